@@ -58,9 +58,9 @@ struct Int8AsStored {
  private:
   /// 16 columns of four rows, column by column.
   static void interleave(const char* rows, int64_t stride, char* out) {
-    const auto row = [=](int64_t i) { return Block::load(rows + i * stride); };
+    const auto row = [=](int64_t i) { return Block::load_unaligned(rows + i * stride); };
     interleave_four<uint8_t, uint16_t>(row(0), row(1), row(2), row(3),
-                                       [out](int64_t i, Block v) { v.store(out + 16 * i); });
+                                       [out](int64_t i, Block v) { v.store_unaligned(out + 16 * i); });
   }
 };
 

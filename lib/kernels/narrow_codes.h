@@ -113,26 +113,6 @@ SIMDATTN_INLINE void fetch_ahead(const uint8_t* p) {
   __builtin_prefetch(reinterpret_cast<const char*>(address_at(p, 4096)));
 }
 
-/// Four units of as many rows as there are lanes to columns of a panel, of whose first unit `out` is.
-SIMDATTN_INLINE void transpose_four_units(const uint8_t* rows, int64_t stride, uint8_t* out) {
-  transpose_blocks<uint32_t>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks(rows + k * stride, stride); },
-                             [&](int64_t k, Floats v)
-                                 SIMDATTN_LAMBDA { store(v, reinterpret_cast<float*>(out + k * kUnitPitch)); });
-}
-/// Units of `keys` rows that lie side by side to columns of a panel.
-SIMDATTN_INLINE void transpose_row_units(const uint8_t* rows, int64_t stride, int64_t keys, int64_t units,
-                                         uint8_t* panel) {
-  int64_t u = 0;
-  if constexpr (kLoadsBlocks) {
-    for (; keys == kPanelWidth && u + 4 <= units; u += 4) {
-      for (int64_t j = 0; j < kPanelWidth; j += kLanes)
-        transpose_four_units(rows + j * stride + kUnitBytes * u, stride, panel + u * kUnitPitch + kUnitBytes * j);
-    }
-  }
-  transpose_units<uint32_t>(reinterpret_cast<const char*>(rows + kUnitBytes * u), stride, keys, units - u,
-                            reinterpret_cast<char*>(panel + u * kUnitPitch), kUnitPitch);
-}
-
 /// Dimensions [0, n) of rows to a panel of their type; columns past `keys` become 0. `stream`: fetches what lies behind
 /// the next 32 rows, because drivers take two panels at a time.
 template <KvType kType>
@@ -145,7 +125,8 @@ SIMDATTN_SHARED void transpose_codes(const uint8_t* rows, int64_t stride, int64_
   const int64_t together = has_scales(kType) ? whole : kLayout.block_units();
   const uint8_t* block = rows + kLayout.scale_bytes;
   for (int64_t u = 0; u < whole; u += together, block += kLayout.block_bytes()) {
-    transpose_row_units(block, stride, keys, together, panel + u * kUnitPitch);
+    transpose_units<uint32_t>(reinterpret_cast<const char*>(block), stride, keys, together,
+                              reinterpret_cast<char*>(panel + u * kUnitPitch), kUnitPitch);
   }
   for (int64_t j = 0; j < keys; ++j) {
     const uint8_t* const row = rows + j * stride;

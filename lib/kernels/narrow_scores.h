@@ -73,7 +73,7 @@ struct RowPieces {
       scales += kPanelWidth * kScaleBytes;
       from += kScaleBytes;
     }
-    transpose_four_units(from, stride, to);
+    transpose_square<uint32_t>(reinterpret_cast<const char*>(from), stride, reinterpret_cast<char*>(to), kUnitPitch);
     if (ahead != 0) {
       // Four pieces fetch a line of each row.
       uintptr_t line = address_at(from, ahead + (unit >> 2 & 3) * (stride - 4 * kUnitBytes));

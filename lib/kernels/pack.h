@@ -2,9 +2,8 @@
 #pragma once
 
 #include "lib/contract/steps.h"
+#include "lib/kernels/elementwise.h"
 #include "lib/simd/blocks.h"
-#include "lib/simd/math.h"
-#include "lib/simd/memory.h"
 
 namespace simdattn {
 namespace {
@@ -99,47 +98,22 @@ __attribute__((noinline)) void transpose(const T* rows, int64_t stride, int64_t 
   }
 }
 
-/// n elements to f32, whole vectors.
-template <class T>
-SIMDATTN_INLINE void widen_whole(const T* in, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; i += kLanes) store(load(in + i), out + i);
-}
-
-/// n elements to f32, then zeros up to `padded`.
-template <class T>
-SIMDATTN_INLINE void widen_row(const T* in, int64_t n, float* out, int64_t padded) {
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(load(in + i), out + i);
-  for (; i < padded; i += kLanes) {
-    store(load(in + i, first_lanes(larger(n - i, 0))), out + i, first_lanes(smaller(padded - i, kLanes)));
-  }
-}
-
-template <class T>
-SIMDATTN_SHARED void widen_numbers(const void* in, int64_t n, float* out, int64_t padded) {
-  widen_row(static_cast<const T*>(in), n, out, padded);
-}
-/// 32 rows of any number of dimensions, which can be read up to a multiple of 4.
-inline void transpose_padded(const float* rows, int64_t stride, int64_t dim, float* panel) {
-  const int64_t whole = dim - dim % 4;
-  transpose(rows, stride, whole, panel, false);
-  if (whole == dim) return;
-  alignas(64) float last[4 * kPanelWidth];
-  transpose(rows + whole, stride, 4, last, false);
-  widen_whole(last, (dim - whole) * kPanelWidth, panel + whole * kPanelWidth);
+/// `keys` rows of any number of dimensions into a panel.
+inline void transpose_padded(const float* rows, int64_t stride, int64_t dim, float* panel, int64_t keys = kPanelWidth) {
+  transpose_units<uint32_t>(reinterpret_cast<const char*>(rows), stride * int64_t{sizeof(float)}, keys, dim,
+                            reinterpret_cast<char*>(panel), kPanelWidth * int64_t{sizeof(float)});
 }
 /// Dimensions [done, dim) of at most 32 keys, those that are missing as zeros, through a copy of at most 16 KiB.
 inline void pack_through_copy(const char* rows, int64_t stride, int64_t size, int64_t keys, int64_t done, int64_t dim,
-                              float* panel, decltype(widen_numbers<float>)* widen) {
+                              float* panel, decltype(widen<float>)* widen) {
   constexpr int64_t kStep = 128;
-  alignas(64) float copy[kPanelWidth * kStep + kLanes];
+  alignas(64) float copy[kPanelWidth * kStep];
   const Floats zero = in_register(Floats(0.0f));  // known to be zero, it would become a call of memset
+  for (int64_t i = done * kPanelWidth; keys < kPanelWidth && i < dim * kPanelWidth; i += kLanes) store(zero, panel + i);
   for (; done < dim; done += kStep) {
     const int64_t count = smaller(kStep, dim - done);
-    const int64_t padded = (count + 3) / 4 * 4;
-    for (int64_t j = 0; j < keys; ++j) widen(rows + j * stride + done * size, count, copy + j * padded, padded);
-    for (int64_t i = keys * padded; i < kPanelWidth * padded; i += kLanes) store(zero, copy + i);
-    transpose_padded(copy, padded, count, panel + done * kPanelWidth);
+    for (int64_t j = 0; j < keys; ++j) widen(rows + j * stride + done * size, copy + j * count, count);
+    transpose_padded(copy, count, count, panel + done * kPanelWidth, keys);
   }
 }
 
@@ -153,8 +127,7 @@ void pack_keys(const void* keys_in, int64_t stride_bytes, int64_t keys, int64_t 
     }
   }
   if (done == dim) return;
-  pack_through_copy(static_cast<const char*>(keys_in), stride_bytes, sizeof(T), keys, done, dim, panel,
-                    widen_numbers<T>);
+  pack_through_copy(static_cast<const char*>(keys_in), stride_bytes, sizeof(T), keys, done, dim, panel, widen<T>);
 }
 
 template <class T>
@@ -168,8 +141,9 @@ void pack_values(const void* values, int64_t stride_bytes, int64_t keys, int64_t
       float* to = out + x * kKeyBlock + j * kValueGroup;
       unroll<kValueGroup / kLanes>([&](auto i) SIMDATTN_LAMBDA { store(load(from + i * kLanes), to + i * kLanes); });
     }
-    if (x < dim) {
-      widen_row(rows + j * token_stride + x, dim - x, out + x * kKeyBlock + j * kValueGroup, kValueGroup);
+    for (int64_t i = 0; x < dim && i < kValueGroup; i += kLanes) {
+      const Lanes part = first_lanes(larger(smaller(dim - x - i, kLanes), 0));
+      store(load(rows + j * token_stride + x + i, part), out + x * kKeyBlock + j * kValueGroup + i);
     }
   }
 }
@@ -186,7 +160,7 @@ void widen_panel(const void* panel, int64_t dim, float* out) {
       }
     }
   } else {
-    widen_whole(in, dim * kPanelWidth, out);
+    widen<T>(in, out, dim * kPanelWidth);
   }
 }
 

@@ -55,85 +55,34 @@ SIMDATTN_INLINE void for_each_panel(int64_t column, int64_t tokens, const F& f) 
   }
 }
 
-/// Blocks of 128 bits in a vector that is loaded block by block; 1: no such loads.
-constexpr int64_t kStoreBlocks = kX86 ? kLanes / 4 : 1;
 /// Dimensions of 32 tokens that are converted and then transposed: 4 or 8 KiB of stack.
 constexpr int64_t kStoreStep = 64;
-
-// Functions of their own, which types and conversions share: inlined, each of these would have a copy.
-
-template <class Unit>
-__attribute__((noinline)) void transpose_rest(const char* in, int64_t in_stride, int64_t rows, int64_t columns,
-                                              char* out, int64_t out_stride) {
-  transpose_units<Unit>(in, in_stride, rows, columns, out, out_stride);
-}
-
-/// transpose_units() into or out of a panel, most of it in squares side by side. `stride`: of what is no panel.
-template <class Unit, bool kIntoPanel>
-__attribute__((noinline)) void put_units(const char* in, int64_t rows, int64_t columns, char* out, int64_t stride) {
-  constexpr int64_t kSize = sizeof(Unit);
-  const int64_t in_stride = kIntoPanel ? stride : kPanelWidth * kSize;
-  const int64_t out_stride = kIntoPanel ? kPanelWidth * kSize : stride;
-  int64_t whole_rows = 0;
-  if constexpr (kStoreBlocks > 1) {
-    constexpr int64_t kSquare = 16 / kSize;
-    constexpr int64_t kRows = kSquare * kStoreBlocks;
-    constexpr int64_t kLine = 64 / kSize;
-    const int64_t whole_columns = columns - columns % kSquare;
-    whole_rows = rows - rows % kRows;
-    for (int64_t first = 0; whole_rows > 0 && first < whole_columns; first += kLine) {
-      for (int64_t r = 0; r < whole_rows; r += kRows) {
-        for (int64_t c = first; c < smaller(first + kLine, whole_columns); c += kSquare) {
-          const char* const from = in + r * in_stride + c * kSize;
-          char* const to = out + c * out_stride + r * kSize;
-          transpose_blocks<Unit>(
-              [&](int64_t k) SIMDATTN_LAMBDA { return load_blocks<kSquare>(from + k * in_stride, in_stride); },
-              [&](int64_t k, auto v) SIMDATTN_LAMBDA { store(v, reinterpret_cast<float*>(to + k * out_stride)); });
-        }
-      }
-    }
-    if (whole_rows > 0 && whole_columns < columns) {
-      transpose_rest<Unit>(in + whole_columns * kSize, in_stride, whole_rows, columns - whole_columns,
-                           out + whole_columns * out_stride, out_stride);
-    }
-  }
-  if (whole_rows == rows) return;
-  transpose_rest<Unit>(in + whole_rows * in_stride, in_stride, rows - whole_rows, columns, out + whole_rows * kSize,
-                       out_stride);
-}
 
 /// `tokens` rows of `dim` stored elements into the panel's columns from `column` on, at most kPanelWidth in all.
 template <class T>
 SIMDATTN_INLINE void rows_to_columns(const char* rows, int64_t row_stride, int64_t tokens, int64_t dim, char* panel,
                                      int64_t column) {
-  using Unit = PanelUnit<T>;
-  constexpr int64_t kPitch = kPanelWidth * sizeof(Unit);
+  constexpr int64_t kSize = sizeof(PanelUnit<T>), kPitch = kPanelWidth * kSize;
   const int64_t units = dim / kUnitDims<T>;
-  char* const out = panel + column * static_cast<int64_t>(sizeof(Unit));
-  put_units<Unit, true>(rows, tokens, units, out, row_stride);
-  if constexpr (kUnitDims<T> == 2) {
-    // An odd last dimension is paired with zero.
-    for (int64_t t = 0; dim % 2 != 0 && t < tokens; ++t) {
-      uint16_t pair[2] = {0, 0};
-      copy_unit<T>(rows + t * row_stride + (dim - 1) * 2, reinterpret_cast<char*>(pair));
-      copy_unit<Unit>(reinterpret_cast<const char*>(pair), out + units * kPitch + t * 4);
-    }
+  char* const out = panel + column * kSize;
+  transpose_units<PanelUnit<T>>(rows, row_stride, tokens, units, out, kPitch);
+  // An odd last dimension of bf16 is paired with zero.
+  for (int64_t t = 0; units * kUnitDims<T> != dim && t < tokens; ++t) {
+    uint16_t pair[2] = {0, 0};
+    __builtin_memcpy(pair, rows + t * row_stride + (dim - 1) * 2, 2);
+    __builtin_memcpy(out + units * kPitch + t * 4, pair, 4);
   }
 }
-
 /// The inverse.
 template <class T>
 SIMDATTN_INLINE void columns_to_rows(const char* panel, int64_t column, int64_t tokens, int64_t dim, char* rows,
                                      int64_t row_stride) {
-  using Unit = PanelUnit<T>;
-  constexpr int64_t kPitch = kPanelWidth * sizeof(Unit);
+  constexpr int64_t kSize = sizeof(PanelUnit<T>), kPitch = kPanelWidth * kSize;
   const int64_t units = dim / kUnitDims<T>;
-  const char* const in = panel + column * static_cast<int64_t>(sizeof(Unit));
-  put_units<Unit, false>(in, units, tokens, rows, row_stride);
-  if constexpr (kUnitDims<T> == 2) {
-    for (int64_t t = 0; dim % 2 != 0 && t < tokens; ++t) {
-      copy_unit<T>(in + units * kPitch + t * 4, rows + t * row_stride + (dim - 1) * 2);
-    }
+  const char* const in = panel + column * kSize;
+  transpose_units<PanelUnit<T>>(in, kPitch, units, tokens, rows, row_stride);
+  for (int64_t t = 0; units * kUnitDims<T> != dim && t < tokens; ++t) {
+    __builtin_memcpy(rows + t * row_stride + (dim - 1) * 2, in + units * kPitch + t * 4, 2);
   }
 }
 

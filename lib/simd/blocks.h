@@ -6,6 +6,8 @@
 namespace simdattn {
 namespace {
 
+/// Blocks of a batch that is loaded block by block; 1: there are no such loads.
+constexpr int64_t kBatchBlocks = kLoadsBlocks ? kLanes / 4 : 1;
 /// A vector of one block on every target, for `V` of what works within blocks.
 struct Block {
   VectorOf<uint32_t, 16>::type data;
@@ -14,12 +16,12 @@ struct Block {
   static SIMDATTN_INLINE Block of(V v) {
     return {__builtin_bit_cast(VectorOf<uint32_t, 16>::type, v)};
   }
-  static SIMDATTN_INLINE Block load(const char* p) {
+  static SIMDATTN_INLINE Block load_unaligned(const void* p) {
     Block v;
     __builtin_memcpy(&v.data, p, sizeof v);
     return v;
   }
-  SIMDATTN_INLINE void store(char* p) const { __builtin_memcpy(p, &data, sizeof data); }
+  SIMDATTN_INLINE void store_unaligned(void* p) const { __builtin_memcpy(p, &data, sizeof data); }
 };
 
 /// store(kFirst + i, v), quarter i of each block: r0 .. r3 interleaved by units of Unit. The number is a type.
@@ -93,50 +95,55 @@ SIMDATTN_INLINE Floats fold_keys(const float* sums) {
 }
 #endif
 
-// Units of 16 or 32 bits moved from rows to columns in vectors of one block, which every target has; targets with wider
-// ones do most of such work in squares of their own. Strides are bytes.
+// Units of 16 or 32 bits moved from rows to columns. Strides are bytes.
 
-/// A square of as many rows as a block has units.
-template <class Unit>
+/// A square of as many rows as a block has units; of kSide of them side by side, in a block of a batch each.
+template <class Unit, int64_t kSide = kBatchBlocks>
 SIMDATTN_INLINE void transpose_square(const char* in, int64_t in_stride, char* out, int64_t out_stride) {
-  transpose_blocks<Unit>([&](int64_t i) SIMDATTN_LAMBDA { return Block::load(in + i * in_stride); },
-                         [&](int64_t i, Block v) SIMDATTN_LAMBDA { v.store(out + i * out_stride); });
-}
-
-template <class Unit>
-SIMDATTN_INLINE void copy_unit(const char* from, char* to) {
-  __builtin_memcpy(to, from, sizeof(Unit));
+  static_assert(kSide == 1 || kSide == kBatchBlocks);
+  const auto row = [&](int64_t i) SIMDATTN_LAMBDA {
+    const char* const p = in + i * in_stride;
+    if constexpr (kSide == 1) return Block::load_unaligned(p);
+    else return load_blocks<16 / sizeof(Unit)>(p, in_stride);
+  };
+  transpose_blocks<Unit>(row, [&](int64_t i, auto v) SIMDATTN_LAMBDA { v.store_unaligned(out + i * out_stride); });
 }
 
 /// out[c][r] = in[r][c]
-template <class Unit>
-SIMDATTN_INLINE void transpose_units(const char* in, int64_t in_stride, int64_t rows, int64_t columns, char* out,
+template <class Unit, int64_t kSide = kBatchBlocks>
+SIMDATTN_SHARED void transpose_units(const char* in, int64_t in_stride, int64_t rows, int64_t columns, char* out,
                                      int64_t out_stride) {
-  constexpr int64_t kSize = sizeof(Unit);
-  constexpr int64_t kSquare = 16 / kSize;
-  // A line of four rows is used up before the next rows are read: rows of all heads of a token are often a power of two
+  constexpr int64_t kSize = sizeof(Unit), kSquare = 16 / kSize, kRows = kSquare * kSide;
+  // A line of some rows is used up before the next rows are read: rows of all heads of a token are often a power of two
   // apart, and then fall on each other in the L1 cache.
   constexpr int64_t kLine = 64 / kSize;
-  const int64_t whole_rows = rows - rows % kSquare;
+  const int64_t whole_rows = rows - rows % kRows;
   const int64_t whole_columns = columns - columns % kSquare;
   for (int64_t first = 0; whole_rows > 0 && first < whole_columns; first += kLine) {
-    for (int64_t r = 0; r < whole_rows; r += kSquare) {
+    for (int64_t r = 0; r < whole_rows; r += kRows) {
       for (int64_t c = first; c < smaller(first + kLine, whole_columns); c += kSquare) {
-        transpose_square<Unit>(in + r * in_stride + c * kSize, in_stride, out + c * out_stride + r * kSize, out_stride);
+        transpose_square<Unit, kSide>(in + r * in_stride + c * kSize, in_stride, out + c * out_stride + r * kSize,
+                                      out_stride);
       }
     }
   }
-  for (int64_t r = whole_rows; r < rows; ++r) {
-    const char* from = in + r * in_stride;
-    char* to = out + r * kSize;
+  // [from_row, end_row) of columns from `from_column` on.
+  const auto rest = [&](int64_t from_row, int64_t end_row, int64_t from_column) SIMDATTN_LAMBDA {
+    if (from_row == end_row || from_column == columns) return;
+    const char* const from = in + from_row * in_stride + from_column * kSize;
+    char* const to = out + from_column * out_stride + from_row * kSize;
+    if constexpr (kSide > 1) {
+      transpose_units<Unit, 1>(from, in_stride, end_row - from_row, columns - from_column, to, out_stride);
+    } else {
+      for (int64_t r = 0; r < end_row - from_row; ++r) {
 #pragma GCC unroll 4
-    for (int64_t c = 0; c < columns; ++c) copy_unit<Unit>(from + c * kSize, to + c * out_stride);
-  }
-  for (int64_t c = whole_columns; c < columns; ++c) {
-    for (int64_t r = 0; r < whole_rows; ++r) {
-      copy_unit<Unit>(in + r * in_stride + c * kSize, out + c * out_stride + r * kSize);
+        for (int64_t c = 0; c < columns - from_column; ++c)
+          __builtin_memcpy(to + c * out_stride + r * kSize, from + r * in_stride + c * kSize, kSize);
+      }
     }
-  }
+  };
+  rest(0, whole_rows, whole_columns);
+  rest(whole_rows, rows, 0);
 }
 
 }  // namespace
