@@ -19,44 +19,36 @@ int64_t f32_query_bytes(int64_t dim) { return round_up(dim, 16) * 4; }
 int64_t f32_panel_bytes(int64_t dim) { return dim * kPanelWidth * 4; }
 int64_t f32_values_bytes(int64_t dim) { return round_up(dim, kValueGroup) * kKeyBlock * 4; }
 
-/// Of element type T. kRound(in, out, n) rounds numbers to those that the arithmetic multiplies; nullptr: all of f32.
-template <class T, auto kRound>
+/// Of element type T, for arithmetic E of with_f32_operands().
+template <class E, class T>
 struct F32Packing {
-  static constexpr bool kRounds = !std::is_null_pointer_v<decltype(kRound)> && !std::is_same_v<T, bf16>;
+  static constexpr bool kRounds = !std::is_null_pointer_v<decltype(E::round)> && !std::is_same_v<T, bf16>;
+  static void round(float* x, int64_t n) {
+    if constexpr (kRounds) E::round(x, x, n);
+  }
 
   static void query(const void* row, void* query, int64_t dim) {
     widen<T>(row, static_cast<float*>(query), dim);
-    if constexpr (kRounds) kRound(static_cast<float*>(query), static_cast<float*>(query), dim);
+    round(static_cast<float*>(query), dim);
   }
   static void keys(const PackKeys& a) {
     float* panel = static_cast<float*>(a.panel);
     pack_keys<T>(a.from, a.token_stride, a.keys, a.dim, panel, a.stream);
-    if constexpr (kRounds) kRound(panel, panel, a.dim * kPanelWidth);
+    round(panel, a.dim * kPanelWidth);
   }
   static void panel(const PackKeys& a) {
     float* panel = static_cast<float*>(a.panel);
     if constexpr (kRounds && std::is_same_v<T, float>) {
-      kRound(static_cast<const float*>(a.from), panel, a.dim * kPanelWidth);
+      E::round(static_cast<const float*>(a.from), panel, a.dim * kPanelWidth);
     } else {
       widen_panel<T>(a.from, a.dim, panel);
-      if constexpr (kRounds) kRound(panel, panel, a.dim * kPanelWidth);
+      round(panel, a.dim * kPanelWidth);
     }
   }
   static void values(const PackValues& a) {
     float* block = static_cast<float*>(a.packed) + a.first * kValueGroup;
     pack_values<T>(static_cast<const T*>(a.rows) + a.column, a.token_stride, a.keys, a.columns, block);
-    if constexpr (kRounds) {
-      for (int64_t c = 0; c < a.columns; c += kValueGroup) {
-        kRound(block + c * kKeyBlock, block + c * kKeyBlock, a.keys * kValueGroup);
-      }
-    }
-  }
-  static constexpr void set(AttentionKernels& kernels) {
-    kernels.prepare_query[index_of(kDTypeOf<T>)] = query;
-    KvOperands& kv = kernels.kv[index_of(kDTypeOf<T>)];
-    kv.pack_keys = keys;
-    kv.pack_panel = panel;
-    kv.pack_values = values;
+    for (int64_t c = 0; kRounds && c < a.columns; c += kValueGroup) round(block + c * kKeyBlock, a.keys * kValueGroup);
   }
 };
 
@@ -89,9 +81,7 @@ constexpr AttentionKernels with_f32_operands(int64_t tile_rows, int64_t value_st
     kv.panel_bytes = f32_panel_bytes;
     kv.score_packed = E::score_tile;
   }
-  F32Packing<float, E::round>::set(kernels);
-  F32Packing<bf16, E::round>::set(kernels);
-  F32Packing<f16, E::round>::set(kernels);
+  set_packing<F32Packing, E>(kernels);
   return kernels;
 }
 

@@ -12,11 +12,9 @@
 // slots.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <iterator>
 
-#include "include/simdattn/simdattn.h"
+#include "lib/contract/dtypes.h"
 
 namespace simdattn {
 
@@ -427,6 +425,19 @@ struct AttentionKernels {
   /// tasks.
   const AttentionKernels* of_few_rows = nullptr;
 };
+
+/// Packing by P<K, T>, for each element type T.
+template <template <class, class> class P, class K>
+constexpr void set_packing(AttentionKernels& kernels) {
+  const auto set = [&kernels]<class T>(T /*type*/) {
+    kernels.prepare_query[index_of(kDTypeOf<T>)] = P<K, T>::query;
+    KvOperands& kv = kernels.kv[index_of(kDTypeOf<T>)];
+    kv.pack_keys = P<K, T>::keys;
+    kv.pack_panel = P<K, T>::panel;
+    kv.pack_values = P<K, T>::values;
+  };
+  set(float()), set(bf16()), set(f16());
+}
 
 /// Arithmetics: size_t(Arithmetic).
 inline constexpr size_t kArithmetics = 3;

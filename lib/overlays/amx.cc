@@ -44,8 +44,8 @@ template struct Bf16Packing<Amx, bf16>;
 template struct Bf16Packing<Amx, f16>;
 
 void Amx::score_packed(const ScoreTile& a) { Kernels::bf16_scores(a); }
-void Amx::value_packed(const ValueTile& a) { Kernels::bf16_values_packed(a); }
-void Amx::value_tile(const ValueTile& a) { Kernels::bf16_values(a); }
+void Amx::value_packed(const ValueTile& a) { Kernels::bf16_values<true>(a); }
+void Amx::value_tile(const ValueTile& a) { Kernels::bf16_values<false>(a); }
 void Amx::int8_score_packed(const ScoreTile& a) { Kernels::int8_scores(a); }
 void Amx::int8_value_packed(const ValueTile& a) { Kernels::int8_values_packed(a); }
 void Amx::begin() { Kernels::begin(); }

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kAmxRows = 16;
 constexpr int64_t kTileBytes = 64;
 /// What one step multiplies of the right operand: 32 columns, that is two tiles.
-constexpr int64_t kStepBytes = kAmxRows * kPairBytes;
+constexpr int64_t kColumnsBytes = kAmxRows * kPairBytes;
 
 /// The memory operand of LDTILECFG.
 struct alignas(64) TileConfiguration {
@@ -40,7 +40,7 @@ enum class Numbers { kBf16, kSigned, kUnsigned };
 }
 
 /// The left operand: where it begins, bytes between its rows and between its steps.
-struct Rows {
+struct LeftRows {
   const char* data;
   int64_t stride;
   int64_t step;
@@ -105,9 +105,9 @@ struct AmxKernels {
 
   /// Adds `steps` steps to the sums.
   template <Numbers kNumbers, bool kTwo>
-  [[gnu::always_inline]] static void multiply(Rows a, const char* b, int64_t steps) {
+  [[gnu::always_inline]] static void multiply(LeftRows a, const char* b, int64_t steps) {
     const int64_t second = kAmxRows * a.stride;
-    for (; steps > 0; --steps, a.data += a.step, b += kStepBytes) {
+    for (; steps > 0; --steps, a.data += a.step, b += kColumnsBytes) {
       Tiles::template load<4>(a.data, a.stride);
       Tiles::template load<6>(b, kPairBytes);
       Tiles::template add<kNumbers, 0, 4, 6>();
@@ -126,7 +126,7 @@ struct AmxKernels {
   /// number alone. The other is zero where kv_append wrote it; elsewhere it may be NaN, which times zero is no zero.
   template <Numbers kNumbers, class Finish>
   static void scores(const ScoreTile& a, int64_t pairs, bool odd, const Finish& finish) {
-    alignas(64) char last[kStepBytes];
+    alignas(64) char last[kColumnsBytes];
     const int64_t whole = (odd ? pairs - 1 : pairs) / kAmxRows;
     const int64_t rest = (pairs - whole * kAmxRows) * kPairBytes;
     const int64_t bytes = pairs * kPairBytes;
@@ -135,14 +135,14 @@ struct AmxKernels {
       for (int64_t p = 0; p < a.n_panels; ++p) {
         const char* panel = static_cast<const char*>(a.panels) + p * a.panel_stride;
         if (rest > 0) {
-          std::memcpy(last, panel + whole * kStepBytes, static_cast<size_t>(rest));
-          std::memset(last + rest, 0, static_cast<size_t>(kStepBytes - rest));
+          std::memcpy(last, panel + whole * kColumnsBytes, static_cast<size_t>(rest));
+          std::memset(last + rest, 0, static_cast<size_t>(kColumnsBytes - rest));
           for (int64_t i = rest - kPairBytes + 2; odd && i < rest; i += 4) std::memset(last + i, 0, 2);
         }
         for_each_pair(first, rows, [&](int64_t r, int64_t count, auto two) {
           // Rows divide among themselves what a panel has to fetch of the panels to come.
           if (a.fetches()) fetch(panel, ahead, r * bytes / a.rows, (r + count) * bytes / a.rows);
-          Rows q = {static_cast<const char*>(a.q) + r * a.q_stride, a.q_stride, kTileBytes};
+          LeftRows q = {static_cast<const char*>(a.q) + r * a.q_stride, a.q_stride, kTileBytes};
           zero_sums<two>();
           multiply<kNumbers, two>(q, panel, whole);
           q.data += whole * kTileBytes;
@@ -164,47 +164,26 @@ struct AmxKernels {
         [&](const char*, float* s, int64_t, int64_t rows) { scale_scores(s, a.lds, rows, a.scale); });
   }
 
-  /// Of row r, from key `key` of the key block on, which begins a group.
-  static Rows weights(const ValueTile& a, int64_t r, int64_t key) {
-    constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
-    return {reinterpret_cast<const char*>(a.w + r * a.ldw + (key - a.first_key)), a.ldw * kFloat, kChainGroup * kFloat};
-  }
-
-  static void bf16_values_packed(const ValueTile& a) {
-    const FlushSubnormals flush;
-    const int64_t dim = round_up(a.dim, kValueGroup);
-    scale_sums(a, dim);
-    for_whole_tiles(a.rows, [&](int64_t first_row, int64_t n) {
-      for (int64_t c = 0; c < dim; c += kValueGroup) {
-        const char* const block = static_cast<const char*>(a.v) + c / kValueGroup * kBlockBytes;
-        for_each_run<Amx::kUnit>(a, block, [&](int64_t key, int64_t keys, const char* columns) {
-          for_each_pair(first_row, n, [&](int64_t r, int64_t, auto two) {
-            float* const o = a.o + r * a.ldo + c;
-            load_sums<two>(o, a.ldo);
-            multiply<Numbers::kBf16, two>(weights(a, r, key), columns, steps_of(keys, kChainGroup));
-            store_sums<two>(o, a.ldo);
-          });
-        });
-      }
-    });
-  }
-
-  /// Values in rows of bf16: each group of keys is interleaved on its way. For few rows.
+  /// Packed values, or those of bf16 in rows, of which each group of keys is packed on its way: for few rows.
+  template <bool kPacked>
   static void bf16_values(const ValueTile& a) {
+    constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
     const FlushSubnormals flush;
-    scale_sums(a, a.dim);
-    alignas(64) char columns[kGroupBytes];
+    scale_sums(a, kPacked ? round_up(a.dim, kValueGroup) : a.dim);
     for_whole_tiles(a.rows, [&](int64_t first_row, int64_t n) {
-      for_each_row_group(a, [&](const RowGroup& group) {
-        group.pack<Amx::kUnit>(a.key_stride, columns);
+      const auto add_columns = [&](const ValueColumns& v) {
         for_each_pair(first_row, n, [&](int64_t r, int64_t count, auto two) {
-          group.with_sums(a.o + r * a.ldo + group.column, a.ldo, count, [&](float* sums, int64_t ld) {
+          const float* const w = a.w + r * a.ldw + (v.key - a.first_key);
+          v.with_sums(a.o + r * a.ldo + v.column, a.ldo, count, [&](float* sums, int64_t ld) {
             load_sums<two>(sums, ld);
-            multiply<Numbers::kBf16, two>(weights(a, r, group.key), columns, 1);
+            multiply<Numbers::kBf16, two>({reinterpret_cast<const char*>(w), a.ldw * kFloat, kChainGroup * kFloat},
+                                          v.pairs, steps_of(v.keys, kChainGroup));
             store_sums<two>(sums, ld);
           });
         });
-      });
+      };
+      if constexpr (kPacked) for_each_packed<Amx::kUnit>(a, add_columns);
+      else for_each_in_rows<Amx::kUnit, false>(a, add_columns);
     });
   }
 
@@ -250,11 +229,11 @@ struct AmxKernels {
         part.scales = scales;
         std::memset(p, 0, static_cast<size_t>(count * kWeightBytes));  // steps begin and end at other keys, too
         avx3_dl::weigh_rows(part, p, kWeightBytes, scale, start);
-        const Rows weights = {reinterpret_cast<const char*>(p) + first * kTileBytes, kWeightBytes, kTileBytes};
+        const LeftRows weights = {reinterpret_cast<const char*>(p) + first * kTileBytes, kWeightBytes, kTileBytes};
         for (int64_t c = 0; c < dim; c += kValueGroup) {
           const char* block = static_cast<const char*>(a.v) + c * kKeyBlock;
           zero_sums<two>();
-          multiply<Numbers::kUnsigned, two>(weights, block + first * kStepBytes, steps);
+          multiply<Numbers::kUnsigned, two>(weights, block + first * kColumnsBytes, steps);
           store_sums<two>(sums, kValueGroup);
           for (int64_t r = 0; r < count; ++r) {
             const Floats factor(scale[r]), alpha(a.alpha == nullptr ? 1.0f : a.alpha[row + r]);

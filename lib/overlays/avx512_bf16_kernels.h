@@ -179,43 +179,27 @@ struct PairKernels {
     }
   }
 
-  static void values_packed(const ValueTile& a) {
+  /// Packed values, or those of bf16 in rows, of which a group that is not whole is packed first.
+  template <bool kPacked>
+  static void values(const ValueTile& a) {
     const FlushSubnormals flush;
-    const int64_t dim = round_up(a.dim, kValueGroup);
-    scale_sums(a, dim);
+    scale_sums(a, kPacked ? round_up(a.dim, kValueGroup) : a.dim);
     with_weights(a, [&](int64_t first_row, int64_t rows, const Weights& weights) {
-      for (int64_t c = 0; c < dim; c += kValueGroup) {
-        const char* const block = static_cast<const char*>(a.v) + c / kValueGroup * kBlockBytes;
-        for_each_run<kUnit>(a, block, [&](int64_t key, int64_t keys, const char* columns) {
-          for (RowTiles t(rows, kPairRows); t.first < rows; t.next()) {
-            add_rows(t.rows, Packed{columns}, weights.at(t.first, key), Weights::kStride, units_of(keys),
-                     {a.o + (first_row + t.first) * a.ldo + c, a.ldo, false, nullptr});
-          }
-        });
-      }
-    });
-  }
-
-  /// Values of bf16 in rows. A group that is not whole is packed first.
-  static void values_in_rows(const ValueTile& a) {
-    const FlushSubnormals flush;
-    scale_sums(a, a.dim);
-    alignas(64) char columns[kGroupBytes];
-    with_weights(a, [&](int64_t first_row, int64_t rows, const Weights& weights) {
-      for_each_row_group(a, [&](const RowGroup& group) {
-        if (!group.whole()) group.pack<kUnit>(a.key_stride, columns);
+      const auto add_columns = [&](const ValueColumns& v) {
         for (RowTiles t(rows, kPairRows); t.first < rows; t.next()) {
-          float* const o = a.o + (first_row + t.first) * a.ldo + group.column;
-          const char* const w = weights.at(t.first, group.key);
-          if (group.whole()) {
-            add_rows(t.rows, Rows{group.v, a.key_stride}, w, Weights::kStride, kGroupUnits, {o, a.ldo, false, nullptr});
-            continue;
-          }
-          group.with_sums(o, a.ldo, t.rows, [&](float* sums, int64_t ld) {
-            add_rows(t.rows, Packed{columns}, w, Weights::kStride, kGroupUnits, {sums, ld, false, nullptr});
+          const char* const w = weights.at(t.first, v.key);
+          v.with_sums(a.o + (first_row + t.first) * a.ldo + v.column, a.ldo, t.rows, [&](float* sums, int64_t ld) {
+            const Sums to = {sums, ld, false, nullptr};
+            if (kPacked || v.pairs != nullptr) {
+              add_rows(t.rows, Packed{v.pairs}, w, Weights::kStride, units_of(v.keys), to);
+            } else {
+              add_rows(t.rows, Rows{v.rows, a.key_stride}, w, Weights::kStride, kGroupUnits, to);
+            }
           });
         }
-      });
+      };
+      if constexpr (kPacked) for_each_packed<kUnit>(a, add_columns);
+      else for_each_in_rows<kUnit, true>(a, add_columns);
     });
   }
 };

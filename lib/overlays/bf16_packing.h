@@ -110,70 +110,69 @@ inline void fetch(const char* data, int64_t ahead, int64_t from, int64_t to) {
   }
 }
 
-/// f(first key, keys, their columns) for the keys of a call in 32 columns of packed values: those of a group that is
-/// not whole, whole groups, and those of another group that is not whole. Each run is counted from the beginning of a
-/// group: keys of the group that are not the call's are zeros in `columns`.
+/// Some keys, the first of which begins a group, and 32 columns of theirs, or as many as are left. Keys of a group that
+/// are not the call's are zeros.
+struct ValueColumns {
+  int64_t key, keys;
+  int64_t column, columns;
+  const char* pairs;  // packed values; null: a whole group of keys in rows
+  const char* rows;
+
+  /// f(sums of n rows in 32 columns, floats between their rows) for sums at o, of these columns.
+  template <class F>
+  SIMDATTN_INLINE void with_sums(float* o, int64_t ldo, int64_t n, const F& f) const {
+    if (columns == kValueGroup) return f(o, ldo);
+    alignas(64) float sums[Amx::kRows * kValueGroup];
+    for (int64_t r = 0; r < n; ++r) std::copy_n(o + r * ldo, columns, sums + r * kValueGroup);
+    f(sums, kValueGroup);
+    for (int64_t r = 0; r < n; ++r) std::copy_n(sums + r * kValueGroup, columns, o + r * ldo);
+  }
+};
+/// f(ValueColumns) of packed values: keys of a group that is not whole, whole groups, keys of another group.
 template <int64_t kUnit, class F>
-SIMDATTN_INLINE void for_each_run(const ValueTile& a, const char* block, const F& f) {
+SIMDATTN_INLINE void for_each_packed(const ValueTile& a, const F& f) {
   const int64_t end = a.first_key + a.keys;
   const int64_t first = std::min(round_up(a.first_key, kChainGroup), end);
   const int64_t last = std::max(first, end / kChainGroup * kChainGroup);
-  for (const auto& [from, to] : {std::pair(a.first_key, first), std::pair(first, last), std::pair(last, end)}) {
-    if (from == to) continue;
-    const int64_t key = from / kChainGroup * kChainGroup;
-    const char* columns = block + key / 2 * kPairBytes;
-    alignas(64) char cut[kGroupBytes];
-    if (from % kChainGroup != 0 || to % kChainGroup != 0) {
-      std::memset(cut, 0, sizeof(cut));
-      for_each_pair_of_keys<kUnit>(from - key, to - key, [&](int64_t p, bool lower, bool upper) SIMDATTN_LAMBDA {
-        for (int64_t at = p * kPairBytes; at < (p + 1) * kPairBytes; at += 64) {
-          (Bits32::load_unaligned(columns + at) & Bits32(pair_mask(lower, upper))).store_unaligned(cut + at);
-        }
-      });
-      columns = cut;
+  for (int64_t c = 0; c < a.dim; c += kValueGroup) {
+    for (const auto& [from, to] : {std::pair(a.first_key, first), std::pair(first, last), std::pair(last, end)}) {
+      if (from == to) continue;
+      const int64_t key = from / kChainGroup * kChainGroup;
+      const char* pairs = static_cast<const char*>(a.v) + c / kValueGroup * kBlockBytes + key / 2 * kPairBytes;
+      alignas(64) char cut[kGroupBytes];
+      if (from % kChainGroup != 0 || to % kChainGroup != 0) {
+        std::memset(cut, 0, sizeof(cut));
+        for_each_pair_of_keys<kUnit>(from - key, to - key, [&](int64_t p, bool lower, bool upper) SIMDATTN_LAMBDA {
+          for (int64_t at = p * kPairBytes; at < (p + 1) * kPairBytes; at += 64) {
+            (Bits32::load_unaligned(pairs + at) & Bits32(pair_mask(lower, upper))).store_unaligned(cut + at);
+          }
+        });
+        pairs = cut;
+      }
+      f(ValueColumns{key, to - key, c, kValueGroup, pairs, nullptr});
     }
-    f(key, to - key, columns);
   }
 }
-
-/// Some keys of a group of them in rows of bf16, and up to 32 columns of theirs.
-struct RowGroup {
-  int64_t key;  // the first one of the group
-  int64_t from;
-  int64_t keys;
-  int64_t column;
-  int64_t columns;
-  const char* v;
-
-  bool whole() const { return keys == kChainGroup && columns == kValueGroup; }
-  /// As packed values.
-  template <int64_t kUnit>
-  void pack(int64_t stride, char* block) const {
-    if (keys < kChainGroup) std::memset(block, 0, kGroupBytes);
-    interleave<kUnit, bf16>(v, stride, from, keys, columns, block);
-  }
-  /// f(sums of `rows` rows in 32 columns, floats between their rows) for sums at o, of the group's columns.
-  template <class F>
-  SIMDATTN_INLINE void with_sums(float* o, int64_t ldo, int64_t rows, const F& f) const {
-    if (columns == kValueGroup) return f(o, ldo);
-    alignas(64) float sums[Amx::kRows * kValueGroup];
-    for (int64_t r = 0; r < rows; ++r) std::copy_n(o + r * ldo, columns, sums + r * kValueGroup);
-    f(sums, kValueGroup);
-    for (int64_t r = 0; r < rows; ++r) std::copy_n(sums + r * kValueGroup, columns, o + r * ldo);
-  }
-};
-/// f(RowGroup): a group of keys after the other, as they lie in memory.
-template <class F>
-SIMDATTN_INLINE void for_each_row_group(const ValueTile& a, const F& f) {
+/// f(ValueColumns) of values of bf16 in rows: a group of keys after the other, as they lie in memory. kInPlace: whole
+/// ones are left there.
+template <int64_t kUnit, bool kInPlace, class F>
+SIMDATTN_INLINE void for_each_in_rows(const ValueTile& a, const F& f) {
   const int64_t end = a.first_key + a.keys;
+  alignas(64) char pairs[kGroupBytes];
   for (int64_t key = a.first_key / kChainGroup * kChainGroup; key < end && a.keys > 0; key += kChainGroup) {
     const int64_t from = std::max(a.first_key - key, int64_t{0}), keys = std::min(end - key, kChainGroup) - from;
     for (int64_t c = 0; c < a.dim; c += kValueGroup) {
-      const char* const v =
+      const int64_t columns = std::min(kValueGroup, a.dim - c);
+      const char* const rows =
           static_cast<const char*>(a.v) + (key + from - a.first_key) * a.key_stride + c / kValueGroup * a.group_stride;
       for (int64_t j = 0; a.fetches() && j < keys; ++j)
-        fetch(v + j * a.key_stride, 2 * kChainGroup * a.key_stride, 0, 1);
-      f(RowGroup{key, from, keys, c, std::min(kValueGroup, a.dim - c), v});
+        fetch(rows + j * a.key_stride, 2 * kChainGroup * a.key_stride, 0, 1);
+      const bool in_place = kInPlace && keys == kChainGroup && columns == kValueGroup;
+      if (!in_place) {
+        if (keys < kChainGroup) std::memset(pairs, 0, kGroupBytes);
+        interleave<kUnit, bf16>(rows, a.key_stride, from, keys, columns, pairs);
+      }
+      f(ValueColumns{key, kChainGroup, c, columns, in_place ? nullptr : pairs, rows});
     }
   }
 }

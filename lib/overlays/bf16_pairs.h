@@ -63,7 +63,7 @@ namespace {  // internal to each object, like the helpers of dtypes.h
 /// Pairs in whole units.
 template <int64_t kUnit>
 constexpr int64_t pairs_of(int64_t n) {
-  return (n + kUnit - 1) / kUnit * kUnit / 2;
+  return steps_of(n, kUnit) * (kUnit / 2);
 }
 inline int64_t bf16_query_bytes(int64_t dim) { return (steps_of(dim, 32) | 1) * 64; }
 template <int64_t kUnit>
@@ -87,16 +87,7 @@ constexpr AttentionKernels bf16_pairs(AttentionKernels kernels, int64_t tile_row
     kv.score_packed = K::score_packed;
     kv.value_tile = value_tile;
   }
-  const auto pack = [&]<class T>(T, DType type, KvType stored) {
-    using Packing = Bf16Packing<K, T>;
-    kernels.prepare_query[index_of(type)] = Packing::query;
-    kernels.kv[index_of(stored)].pack_keys = Packing::keys;
-    kernels.kv[index_of(stored)].pack_panel = Packing::panel;
-    kernels.kv[index_of(stored)].pack_values = Packing::values;
-  };
-  pack(float(), DType::kF32, KvType::kF32);
-  pack(bf16(), DType::kBF16, KvType::kBF16);
-  pack(f16(), DType::kF16, KvType::kF16);
+  set_packing<Bf16Packing, K>(kernels);
   kernels.kv[index_of(KvType::kBF16)].score_tile = K::score_tile;
   kernels.kv[index_of(KvType::kBF16)].value_tile = K::value_tile;
   return kernels;

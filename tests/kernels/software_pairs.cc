@@ -37,8 +37,8 @@ struct Slots {
   static constexpr int64_t kUnit = Avx512Bf16::kUnit;
   static constexpr auto score_packed = Kernels::scores<Packed>;
   static constexpr auto score_tile = Kernels::scores<Panels>;
-  static constexpr auto value_packed = Kernels::values_packed;
-  static constexpr auto value_tile = Kernels::values_in_rows;
+  static constexpr auto value_packed = Kernels::values<true>;
+  static constexpr auto value_tile = Kernels::values<false>;
 };
 
 }  // namespace

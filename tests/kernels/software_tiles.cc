@@ -158,11 +158,11 @@ UKernels over_software_tiles(const UKernels& amx) {
   AttentionKernels& half = table.attention[index_of(Arithmetic::kBF16)];
   half.begin = begin;
   half.end = end;
-  half.value_packed = Kernels::bf16_values_packed;
+  half.value_packed = Kernels::bf16_values<true>;
   for (KvOperands& kv : half.kv) {
     kv.score_packed = Kernels::bf16_scores;
     if (kv.score_tile != nullptr) kv.score_tile = Kernels::bf16_scores;
-    if (kv.value_tile != nullptr) kv.value_tile = Kernels::bf16_values;
+    if (kv.value_tile != nullptr) kv.value_tile = Kernels::bf16_values<false>;
   }
   AttentionKernels& integers = table.attention[index_of(Arithmetic::kInt8)];
   integers.begin = begin;
