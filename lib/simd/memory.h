@@ -175,8 +175,8 @@ SIMDATTN_INLINE Floats shifted_odd_of(Bits32 pairs) {
 #if SIMDATTN_NEON || SIMDATTN_SVE
 // ARM's cores shift on half of the pipes that multiply and add. All of them put a number behind a zero, which takes a
 // register: tiles that have none left take the shifts.
-SIMDATTN_INLINE Floats even_of(Bits32 pairs) { return float_of(even_behind_zeros(pairs)); }
-SIMDATTN_INLINE Floats odd_of(Bits32 pairs) { return float_of(odd_behind_zeros(pairs)); }
+SIMDATTN_INLINE Floats even_of(Bits32 pairs) { return float_of(cast_bits<uint32_t>(lower_words(Bits32(0u), pairs))); }
+SIMDATTN_INLINE Floats odd_of(Bits32 pairs) { return float_of(cast_bits<uint32_t>(upper_words(Bits32(0u), pairs))); }
 #else
 #if !SIMDATTN_AVX2 || SIMDATTN_AVX512
 SIMDATTN_INLINE Floats even_of(Bits32 pairs) { return shifted_even_of(pairs); }

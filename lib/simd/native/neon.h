@@ -22,13 +22,6 @@ SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
   __builtin_memcpy(&four, p, 4);
   return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four)))));
 }
-/// The even, the odd one of each pair of 16-bit numbers as the upper half, zeros as the lower one.
-SIMDATTN_INLINE Bits32 even_behind_zeros(Bits32 pairs) {
-  return vreinterpretq_u32_u16(vtrn1q_u16(vdupq_n_u16(0), vreinterpretq_u16_u32(pairs)));
-}
-SIMDATTN_INLINE Bits32 odd_behind_zeros(Bits32 pairs) {
-  return vreinterpretq_u32_u16(vtrn2q_u16(vdupq_n_u16(0), vreinterpretq_u16_u32(pairs)));
-}
 SIMDATTN_INLINE Ints nearest(Floats v) { return vcvtnq_s32_f32(v); }
 
 }  // namespace

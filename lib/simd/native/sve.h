@@ -33,14 +33,6 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) { return svld1ub
 SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
   return svld1sb_s32(svptrue_b32(), reinterpret_cast<const int8_t*>(p));
 }
-
-/// The even, the odd one of each pair of 16-bit numbers as the upper half, zeros as the lower one.
-SIMDATTN_INLINE Bits32 even_behind_zeros(Bits32 pairs) {
-  return svreinterpret_u32_u16(svtrn1_u16(svdup_n_u16(0), svreinterpret_u16_u32(pairs)));
-}
-SIMDATTN_INLINE Bits32 odd_behind_zeros(Bits32 pairs) {
-  return svreinterpret_u32_u16(svtrn2_u16(svdup_n_u16(0), svreinterpret_u16_u32(pairs)));
-}
 SIMDATTN_INLINE Ints nearest(Floats v) { return svcvt_s32_f32_x(svptrue_b32(), svrintn_f32_x(svptrue_b32(), v)); }
 
 }  // namespace
