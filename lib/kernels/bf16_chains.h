@@ -95,21 +95,15 @@ SIMDATTN_INLINE Floats joined(Chains<kRows, kVecs>& chains) {
 
 // ---- Scores: lanes are keys -----------------------------------------------------------------------------------------
 
-/// The numbers of one chain, of the columns that begin at `low` and of those that begin at `high`.
+/// The numbers of one chain, from the places of `low` and `high`.
 template <class T, int64_t kVecs, class Chain>
-SIMDATTN_INLINE void load_key_columns(const T* low, const T* high, Chain chain, Registers<kVecs>& columns) {
+SIMDATTN_INLINE void load_key_columns(const TileColumns<T, kVecs>& tile, const T* low, const T* high, Chain chain,
+                                      Registers<kVecs>& columns) {
   unroll<kVecs>([&](auto c) SIMDATTN_LAMBDA {
-    constexpr int64_t kHalf = kVecs / 2;
-    const T* const half = (c < kHalf ? low : high) + c % kHalf * (kStored<T> ? 2 : 1) * kLanes;
-    if constexpr (!kStored<T>) {
-      reg<c>(columns) = load(half + chain * kPanelWidth);
-    } else if constexpr (kMultipliesPairs) {
-      reg<c>(columns) = float_of(load_pairs(half));
-    } else if constexpr (chain == 0) {
-      reg<c>(columns) = even_of(load_pairs(half));
-    } else {
-      reg<c>(columns) = odd_of(load_pairs(half));
-    }
+    const T* const p = tile.at(low, high, c);
+    if constexpr (!kStored<T>) reg<c>(columns) = load(p + chain * kPanelWidth);
+    else if constexpr (kMultipliesPairs) reg<c>(columns) = float_of(load_pairs(p));
+    else reg<c>(columns) = chain == 0 ? even_of(load_pairs(p)) : odd_of(load_pairs(p));
   });
 }
 
@@ -119,7 +113,7 @@ __attribute__((noinline)) void score_chains_tile(const ScoreTileArguments& a) {
   Registers<kVecs> columns;
   const int64_t ldq = a.ldq;
   const float* q = a.q;
-  Cursor<const T> low(reinterpret_cast<const T*>(a.low)), high(reinterpret_cast<const T*>(a.high));
+  TileColumns<T, kVecs> tile(a);
   const auto add = [&](auto chain) SIMDATTN_LAMBDA {
     add_to_chains<T, chain, kRows, kVecs>(q + chain, ldq, chains,
                                           [&](ChainFactor<T> factor, auto c, Floats sum) SIMDATTN_LAMBDA {
@@ -142,18 +136,17 @@ __attribute__((noinline)) void score_chains_tile(const ScoreTileArguments& a) {
         line += pitch;
         --prefetches;
       }
-      const T *l = low.get(), *h = high.get();
-      load_key_columns<T, kVecs>(l, h, constant<0>, columns);
+      const T *l = tile.low.get(), *h = tile.high.get();
+      load_key_columns(tile, l, h, constant<0>, columns);
       add(constant<0>);
       if constexpr (kStored<T> && !kMultipliesPairs && kLoadsTwice<kRows, kVecs>) hide(l), hide(h);
-      load_key_columns<T, kVecs>(l, h, constant<1>, columns);
+      load_key_columns(tile, l, h, constant<1>, columns);
       add(constant<1>);
       q += 2;
-      low += 2 * kPanelWidth;
-      high += 2 * kPanelWidth;
+      unroll<2 / kStepDims<T>>([&](auto) SIMDATTN_LAMBDA { tile.step(); });
     }
     if (group % 2 != 0) {
-      load_key_columns<T, kVecs>(low.get(), high.get(), constant<0>, columns);
+      load_key_columns(tile, tile.low.get(), tile.high.get(), constant<0>, columns);
       add(constant<0>);
     }
     each_sum<kRows, kVecs>([&](auto r, auto c, auto i) SIMDATTN_LAMBDA {

@@ -29,15 +29,39 @@ SIMDATTN_INLINE Floats unit_number(Bits32 w, Format /*format*/) {
   else return upper_nibble(w ^ Bits32(0x88888888u), 28 - kBit);
 }
 
-/// f16 numbers on their way through L1, made while the unit or row before is multiplied: conversions from memory save a
-/// shuffle, and no other way from a code to its number is as long.
+/// Numbers of fp8 as f16 on their way through L1, made while the unit or row before is multiplied: conversions from
+/// memory save a shuffle, and no other way from a code to its number is as long.
 /// Apart from the numbers, because compilers would keep the pointers in memory beside them.
-struct HalvesAhead {
+template <int64_t kBatches>
+struct Fp8Ahead {
   uint16_t* now;
   uint16_t* next;
+  Fp8AsF16 as_f16;
+  Bits32 seen = Bits32(0u);
+
   SIMDATTN_INLINE void turn() {
     uint16_t* const made = next;
     next = now, now = made;
+  }
+  /// Units of the columns of a panel, `ahead` of where these are.
+  SIMDATTN_INLINE void make_units(const TileColumns<uint32_t, kBatches>& columns, int64_t ahead) {
+    unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
+      const Bits32 units = Bits32::load_unaligned(columns.at(c) + ahead);
+      note_nan(units, seen);
+      as_f16(upper_bytes<0>(units)).store_unaligned(next + 4 * c * kLanes);
+      as_f16(upper_bytes<1>(units)).store_unaligned(next + (4 * c + 2) * kLanes);
+    });
+  }
+  /// Number i of the unit of batch c.
+  SIMDATTN_INLINE Floats of_unit(int64_t c, int64_t i) const {
+    return f32_from_f16(load_halves(now + (4 * c + i % 2 * 2 + i / 2) * kLanes, All()));
+  }
+  SIMDATTN_INLINE void make_row(const uint8_t* codes) {
+    unroll<kBatches / 2>([&](auto c) SIMDATTN_LAMBDA {
+      as_f16.of_row(codes + 2 * c * kLanes).store_unaligned(next + 2 * c * kLanes);
+      if constexpr (kBatches == 2) note_nan(cast_bits<uint32_t>(load_scaled_bytes(codes, 8)), seen);
+      else if constexpr (c % 2 == 0) note_nan(load_units(codes + 2 * c * kLanes), seen);
+    });
   }
 };
 
@@ -116,113 +140,114 @@ SIMDATTN_SHARED void score_codes_one_by_one(const ScoreTileArguments& a, int64_t
 /// Rows of the largest tile of four vectors. Tiles of two have kFusedRows.
 constexpr int64_t kWideRows = 2;
 
-/// kInRows: `a` is a CodeScoreArguments. Scales are a.scales; null: those of scale blocks, behind the units.
-/// Not split into functions: gcc would allocate registers in another way, even if the stores alone were one, and the
-/// loops of multiply-adds would have more instructions with AVX2 and with AVX-512.
-template <class Format, bool kInRows, int64_t kRows>
-__attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, bool e4m3) {
-  constexpr bool kFp8 = Format::kFp8, kNibbles = Format::kBits == 4, kInBlocks = Format::kLayout.scale_bytes > 0;
-  constexpr int64_t kBatches = kRows <= kWideRows ? 4 : 2, kHalf = kBatches / 2;
-  constexpr int64_t kBytes = kBatches * kLanes * kUnitBytes;
-  constexpr int64_t kBlockUnits = Format::kLayout.block_units();
-  Registers<kRows * kBatches> acc;
-  clear(acc);
-  const int64_t ldq = a.ldq;
-  const float* q = a.q;
-  Cursor<const uint8_t> low(reinterpret_cast<const uint8_t*>(a.low)), high(reinterpret_cast<const uint8_t*>(a.high));
-  uintptr_t fetched = a.prefetch.first;
-  int64_t to_fetch = a.prefetch.count;
-  [[maybe_unused]] RowPieces pieces = kInRows ? static_cast<const CodeScoreArguments&>(a).next : RowPieces();
-  const auto units_at = [&](auto c, int64_t ahead) SIMDATTN_LAMBDA {
-    return load_units((c < kHalf ? low.get() : high.get()) + ahead + c % kHalf * kLanes * kUnitBytes);
-  };
-  constexpr int64_t kHalvesBytes = kFp8 ? kBytes : 1;
-  alignas(64) uint16_t numbers[2][kHalvesBytes];
-  [[maybe_unused]] HalvesAhead halves = {numbers[0], numbers[1]};
-  [[maybe_unused]] Bits32 seen(0);
-  [[maybe_unused]] const Fp8AsF16 as_f16 = {e4m3};
-  const auto prepare = [&](int64_t ahead) SIMDATTN_LAMBDA {
-    unroll<kFp8 ? kBatches : 0>([&](auto c) SIMDATTN_LAMBDA {
-      const Bits32 units = units_at(c, ahead);
-      note_nan(units, seen);
-      as_f16(upper_bytes<0>(units)).store_unaligned(halves.next + 4 * c * kLanes);
-      as_f16(upper_bytes<1>(units)).store_unaligned(halves.next + (4 * c + 2) * kLanes);
+/// The scales of a tile's columns times `power`: one for all numbers of a key, or those of its scale blocks in turn.
+template <int64_t kBatches>
+struct CodeFactors {
+  const float* apart;  // null: in scale blocks
+  TileColumns<f16, kBatches> of_blocks;
+  Floats power;
+
+  SIMDATTN_INLINE void next(Registers<kBatches>& factor, bool in_blocks) {
+    unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
+      reg<c>(factor) = (in_blocks ? load(of_blocks.at(c)) : load(apart + c * kLanes)) * power;
     });
-  };
+    of_blocks.step();
+  }
+};
+/// A tile while it is multiplied. kInRows: its arguments are CodeScoreArguments.
+template <class Format, bool kInRows, int64_t kRows>
+struct CodeTile {
+  static constexpr int64_t kBatches = kRows <= kWideRows ? 4 : 2, kBlockUnits = Format::kLayout.block_units();
+  static constexpr int64_t kBytes = kBatches * kLanes * kUnitBytes;  // of a unit of all columns
+  static constexpr bool kInBlocks = Format::kLayout.scale_bytes > 0;
+
+  Registers<kRows * kBatches> acc;
   Registers<kBatches> factor;
-  // n numbers of a unit of each column, from number kFirst on. `more`: there is a next one.
-  const auto add_unit = [&](auto first, int64_t n, bool more) SIMDATTN_LAMBDA {
-    if constexpr (first == 0) {
-      if (to_fetch-- > 0) {
-        prefetch<kBytes>(fetched);
-        fetched += kBytes;
-      }
-      if constexpr (kInRows) {
-        if (pieces.any()) pieces.transpose(kInBlocks ? kBlockUnits : 0);
-      }
+  const float* q;
+  int64_t ldq;
+  TileColumns<uint32_t, kBatches> columns;
+  uintptr_t fetched;
+  int64_t to_fetch;
+  RowPieces pieces;
+  Fp8Ahead<kBatches> fp8;
+
+  SIMDATTN_INLINE CodeTile(const ScoreTileArguments& a, Fp8Ahead<kBatches> of_fp8)
+      : q(a.q),
+        ldq(a.ldq),
+        columns(a),
+        fetched(a.prefetch.first),
+        to_fetch(a.prefetch.count),
+        pieces(kInRows ? static_cast<const CodeScoreArguments&>(a).next : RowPieces()),
+        fp8(of_fp8) {
+    clear(acc);
+  }
+  /// n numbers of a unit of each column, from number `first` on. `more`: there is a next one.
+  SIMDATTN_INLINE void add_unit(auto first, int64_t n, bool more) {
+    if (first == 0 && to_fetch-- > 0) {
+      prefetch<kBytes>(fetched);
+      fetched += kBytes;
     }
-    if constexpr (kFp8) {
-      halves.turn();
-      if (more) prepare(kUnitPitch);
+    if constexpr (kInRows && first == 0) {
+      if (pieces.any()) pieces.transpose(kInBlocks ? kBlockUnits : 0);
+    }
+    if constexpr (Format::kFp8) {
+      fp8.turn();
+      if (more) fp8.make_units(columns, kPanelWidth);
     }
     unroll<4>([&](auto i) SIMDATTN_LAMBDA {
       if (i >= n) return;
       Registers<kBatches> key;
       unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
-        if constexpr (kFp8)
-          reg<c>(key) = f32_from_f16(load_halves(halves.now + (4 * c + i % 2 * 2 + i / 2) * kLanes, All()));
-        else reg<c>(key) = unit_number<first + i>(units_at(c, 0), Format());
+        if constexpr (Format::kFp8) reg<c>(key) = fp8.of_unit(c, i);
+        else reg<c>(key) = unit_number<first + i>(Bits32::load_unaligned(columns.at(c)), Format());
         reg<c>(key) = reg<c>(key) * reg<c>(factor);
       });
       add_outer_product<kRows, kBatches>(q + i, ldq, key, acc);
     });
     q += 4;
-    low += kUnitPitch;
-    high += kUnitPitch;
-  };
-  const bool in_blocks = kInBlocks || (!kFp8 && !kInRows && a.scales == nullptr);
+    columns.step();
+  }
+};
+
+/// Scales are a.scales; null: those of scale blocks, behind the units.
+template <class Format, bool kInRows, int64_t kRows>
+__attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, bool e4m3) {
+  using Tile = CodeTile<Format, kInRows, kRows>;
+  constexpr int64_t kBatches = Tile::kBatches, kBlockUnits = Tile::kBlockUnits;
+  constexpr bool kFp8 = Format::kFp8, kNibbles = Format::kBits == 4;
+  const bool in_blocks = Tile::kInBlocks || (!kFp8 && !kInRows && a.scales == nullptr);
+  alignas(64) uint16_t numbers[2][kFp8 ? Tile::kBytes : 1];
+  Tile tile(a, {numbers[0], numbers[1], {e4m3}});
   // Two bytes for each column.
   const auto scales_of = [&](const char* units, int64_t column) SIMDATTN_LAMBDA {
-    return Cursor<const uint8_t>(reinterpret_cast<const uint8_t*>(units) +
-                                 a.dim / kBlockDims * kBlockUnits * kUnitPitch -
-                                 column % kPanelWidth * (kUnitBytes - kScaleBytes));
+    return units + a.dim / kBlockDims * kBlockUnits * kUnitPitch - column % kPanelWidth * (kUnitBytes - kScaleBytes);
   };
-  auto low_scales = scales_of(a.low, a.column), high_scales = scales_of(a.high, a.column + kHalf * kLanes);
-  const Floats power(kFp8 ? as_f16.power : kNibbles ? kNibblePower : 0x1p-24f);
-  const auto load_factors = [&]() SIMDATTN_LAMBDA {
-    unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
-      const uint8_t* const of_block =
-          (c < kHalf ? low_scales.get() : high_scales.get()) + c % kHalf * kLanes * kScaleBytes;
-      reg<c>(factor) = (in_blocks ? load_scales(of_block) : load(a.scales + a.column + c * kLanes)) * power;
-    });
-    low_scales += kPanelWidth * kScaleBytes;
-    high_scales += kPanelWidth * kScaleBytes;
-  };
+  CodeFactors<kBatches> factors = {
+      a.scales + a.column,
+      {scales_of(a.low, a.column), nullptr, scales_of(a.high, a.column + kBatches / 2 * kLanes)},
+      Floats(kFp8       ? tile.fp8.as_f16.power
+             : kNibbles ? kNibblePower
+                        : 0x1p-24f)};
   const int64_t block = in_blocks ? kBlockDims : a.dim;
-  if (a.dim > 0) prepare(0);
+  if constexpr (kFp8) {
+    if (a.dim > 0) tile.fp8.make_units(tile.columns, 0);
+  }
   for (int64_t i = 0; i < a.dim; i += block) {
-    load_factors();
+    factors.next(tile.factor, in_blocks);
     if constexpr (kNibbles) {
-      for (int64_t u = 0; u < kBlockUnits; ++u) add_unit(constant<0>, 4, true);
-      low += -kBlockUnits * kUnitPitch;
-      high += -kBlockUnits * kUnitPitch;
-      for (int64_t u = 0; u < kBlockUnits; ++u) add_unit(constant<4>, 4, true);
+      for (int64_t u = 0; u < kBlockUnits; ++u) tile.add_unit(constant<0>, 4, true);
+      tile.columns.step(-kBlockUnits);
+      for (int64_t u = 0; u < kBlockUnits; ++u) tile.add_unit(constant<4>, 4, true);
     } else {
       int64_t rest = block;
-      for (; rest >= 4; rest -= 4) add_unit(constant<0>, 4, rest > 4);
-      if constexpr (!kInRows) {  // those are whole pieces
-        if (rest > 0) add_unit(constant<0>, rest, false);
-      }
+      for (; rest >= 4; rest -= 4) tile.add_unit(constant<0>, 4, rest > 4);
+      if (!kInRows && rest > 0) tile.add_unit(constant<0>, rest, false);  // rows are whole pieces
     }
   }
-  const Floats scale(a.scale);
-  unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-    unroll<kBatches>([&](auto c)
-                         SIMDATTN_LAMBDA { store(reg<r * kBatches + c>(acc) * scale, a.s + r * a.lds + c * kLanes); });
-  });
-  if constexpr (!kInBlocks) {
+  store_scores<kRows, kBatches>(tile.acc, a);
+  if constexpr (!Tile::kInBlocks) {
     if (in_blocks || (kFp8 && !e4m3)) return;
-    if (saw_nan(seen) || !scales_fit<Format>(a.scales + a.column, kBatches * kLanes))
+    if (saw_nan(tile.fp8.seen) || !scales_fit<Format>(a.scales + a.column, kBatches * kLanes))
       score_codes_one_by_one<Format>(a, kRows, kBatches * kLanes);
   }
 }

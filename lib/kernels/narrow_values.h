@@ -66,16 +66,6 @@ SIMDATTN_INLINE Floats row_numbers(const uint8_t* row, const uint16_t* halves, c
   else if constexpr (Format::kLayout.scale_bytes == 0) return load_numbers(row + c * kLanes, All(), Format());
   else return block_numbers<Format, c, kFirst, kSecond>(row, scales, half, factor, nibbles);
 }
-/// A row of fp8 as f16, in halves.next.
-template <int64_t kBatches>
-SIMDATTN_INLINE void widen_fp8(const uint8_t* codes, const Fp8AsF16& as_f16, const HalvesAhead& halves, Bits32& seen) {
-  unroll<kBatches / 2>([&](auto c) SIMDATTN_LAMBDA {
-    as_f16.of_row(codes + 2 * c * kLanes).store_unaligned(halves.next + 2 * c * kLanes);
-    if constexpr (kBatches == 2) note_nan(cast_bits<uint32_t>(load_scaled_bytes(codes, 8)), seen);
-    else if constexpr (c % 2 == 0) note_nan(load_units(codes + 2 * c * kLanes), seen);
-  });
-}
-
 /// kSecond: of nibbles, in a tile of less than a scale block, its second half.
 template <class Format, int64_t kRows, int64_t kBatches, bool kSecond = false>
 __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, const float* w, const void* values,
@@ -97,17 +87,15 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
   const float* const scales = a.scales;
   // Tiles of less than a scale block have its first or its second half.
   [[maybe_unused]] const int64_t half = kWidth < kBlockDims ? a.column % kBlockDims : 0;
-  [[maybe_unused]] const Fp8AsF16 as_f16 = {e4m3};
   // Scales are read by another pointer, or compilers repeat them from a register.
   alignas(16) float made[4];
   [[maybe_unused]] const float* block_scales = made;
   if constexpr (kScalesAtOnce<Format>) hide(block_scales);
   constexpr int64_t kHalvesBytes = kFp8 ? kWidth : 1;
   alignas(64) uint16_t numbers[2][kHalvesBytes];
-  [[maybe_unused]] HalvesAhead halves = {numbers[0], numbers[1]};
-  [[maybe_unused]] Bits32 seen(0);
+  [[maybe_unused]] Fp8Ahead<kBatches> fp8 = {numbers[0], numbers[1], {e4m3}};
   if constexpr (kFp8) {
-    if (keys > 0) widen_fp8<kBatches>(v.get(), as_f16, halves, seen);
+    if (keys > 0) fp8.make_row(v.get());
   }
   for (int64_t j = 0; j < keys; ++j, ++w, v += key_stride) {
     if (j < to_fetch) {
@@ -115,8 +103,8 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
       next += pitch;
     }
     if constexpr (kFp8) {
-      halves.turn();
-      if (j + 1 < keys) widen_fp8<kBatches>(v.get() + key_stride, as_f16, halves, seen);
+      fp8.turn();
+      if (j + 1 < keys) fp8.make_row(v.get() + key_stride);
     }
     Floats factor;
     [[maybe_unused]] Bits32 nibbles;
@@ -128,7 +116,7 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
         constexpr int64_t c = group * kTogether + i;
         constexpr bool kFirst = i == 0;
         Floats& x = reg<i>(column);
-        x = row_numbers<Format, c, kFirst, kSecond>(v.get(), halves.now, block_scales, half, factor, nibbles);
+        x = row_numbers<Format, c, kFirst, kSecond>(v.get(), fp8.now, block_scales, half, factor, nibbles);
         if constexpr (!kNibbles || !kLooksUp) x = x * factor;
       });
       add_outer_product<kRows, kBatches, group * kTogether, kTogether>(w, ldw, column, acc);
@@ -136,7 +124,7 @@ __attribute__((noinline)) void value_codes_tile(const ValueTileArguments& a, con
   }
   store_sums<kRows, kBatches, false>(acc, sums, ldo);
   if constexpr (kFp8) {
-    if (e4m3 && saw_nan(seen)) put_nan_values(a, static_cast<const uint8_t*>(values), sums, kRows, kWidth);
+    if (e4m3 && saw_nan(fp8.seen)) put_nan_values(a, static_cast<const uint8_t*>(values), sums, kRows, kWidth);
   }
 }
 

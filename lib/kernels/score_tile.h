@@ -40,25 +40,24 @@ template <class T, int64_t kBatches>
 struct TileColumns {
   Cursor<const T> low, mid, high;
 
-  SIMDATTN_INLINE explicit TileColumns(const ScoreTileArguments& a)
-      : low(reinterpret_cast<const T*>(a.low)),
-        mid(reinterpret_cast<const T*>(a.mid)),
-        high(reinterpret_cast<const T*>(a.high)) {}
+  SIMDATTN_INLINE TileColumns(const char* l, const char* m, const char* h)
+      : low(reinterpret_cast<const T*>(l)), mid(reinterpret_cast<const T*>(m)), high(reinterpret_cast<const T*>(h)) {}
+  SIMDATTN_INLINE explicit TileColumns(const ScoreTileArguments& a) : TileColumns(a.low, a.mid, a.high) {}
   /// Batch c, from the places of `low` and `high`.
   template <class C>
   SIMDATTN_INLINE const T* at(const T* l, const T* h, C c) const {
     if constexpr (kBatches == 3) return c == 0 ? l : c == 1 ? mid.get() : h;
-    constexpr int64_t kHalf = kBatches >= 4 ? kBatches / 2 : kBatches;
+    constexpr int64_t kHalf = kBatches * kLanes > kPanelWidth ? kBatches / 2 : kBatches;
     return c < kHalf ? l + c * kStepDims<T> * kLanes : h + (c - kHalf) * kStepDims<T> * kLanes;
   }
   template <class C>
   SIMDATTN_INLINE const T* at(C c) const {
     return at(low.get(), high.get(), c);
   }
-  SIMDATTN_INLINE void step() {
-    low += kStepDims<T> * kPanelWidth;
-    if constexpr (kBatches == 3) mid += kStepDims<T> * kPanelWidth;
-    high += kStepDims<T> * kPanelWidth;
+  SIMDATTN_INLINE void step(int64_t n = 1) {
+    low += n * kStepDims<T> * kPanelWidth;
+    if constexpr (kBatches == 3) mid += n * kStepDims<T> * kPanelWidth;
+    if constexpr (kBatches == 3 || kBatches * kLanes > kPanelWidth) high += n * kStepDims<T> * kPanelWidth;
   }
 };
 /// The scores of a tile from its sums. `a` has scale, s and lds.
