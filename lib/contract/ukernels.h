@@ -136,11 +136,10 @@ struct ModifyRow {
   int64_t first_key;
   int64_t lo, hi;  // columns to treat: [lo, hi)
   float scale;
-  bool note_masked;
 };
 struct ModifyResult {
   float max;    // of t over [lo, hi), NaN ignored; -inf if nothing is visible
-  bool masked;  // with note_masked: a key of [lo, hi) was masked (its t is -inf); else unspecified
+  bool masked;  // a key of [lo, hi) was masked: its t is -inf
 };
 
 /// s[r][32 p + j] = the score of prepared query r and key j of panel p, as the arithmetic defines it.

@@ -39,7 +39,7 @@ struct Nothing {};
 enum class Hides : uint8_t { kNothing, kBytes, kBits };
 
 /// t = scale * x + bias_scale * bias, -inf where masked, over columns [lo, hi). A bias or a mask, not both.
-template <class B, Hides kHides, bool kNotes = true>
+template <class B, Hides kHides>
 ModifyResult apply(const ModifyRow& a, const float* scores, float scale, int64_t lo, int64_t hi) {
   constexpr bool kBias = !std::is_same_v<B, Nothing>;
   const Floats factor(scale);
@@ -74,12 +74,8 @@ ModifyResult apply(const ModifyRow& a, const float* scores, float scale, int64_t
     } else {
       t = select(visible, t, lowest);
     }
-    if constexpr (!kNotes) {
-    } else if constexpr (kSome) {
-      all_visible = all_visible & (visible | ~mask_of(part));
-    } else {
-      all_visible = all_visible & visible;
-    }
+    if constexpr (kSome) all_visible = all_visible & (visible | ~mask_of(part));
+    else all_visible = all_visible & visible;
     store(t, y + i, part);
     return t;
   });
@@ -106,10 +102,7 @@ ModifyResult modify_row(const ModifyRow& a) {
     passed(with_storage(m.bias_dtype,
                         [&](auto type) { return apply<decltype(type), Hides::kNothing>(a, x, scale, a.lo, a.hi); }));
   }
-  if (m.keep != nullptr) {
-    passed(a.note_masked ? apply<Nothing, Hides::kBytes>(a, x, scale, a.lo, a.hi)
-                         : apply<Nothing, Hides::kBytes, false>(a, x, scale, a.lo, a.hi));
-  }
+  if (m.keep != nullptr) passed(apply<Nothing, Hides::kBytes>(a, x, scale, a.lo, a.hi));
   const bool modified = shape || m.bias != nullptr || m.keep != nullptr;
   // Keys before the first bit are visible.
   const int64_t from = bits ? larger(a.lo, smaller(a.hi, m.first_bit - a.first_key)) : a.hi;

@@ -13,7 +13,7 @@ bool modify_tile(const RowBlock& rows, const KeyBlock& block, const TileRows& ti
     const int64_t end = modifiers.changes_all ? seen.hi : seen.to;
     for (int64_t c = modifiers.changes_all ? seen.lo : seen.from, n; modifiers.any && c < end; c += n) {
       n = modifiers.by_position ? block.adjacent(c, end) : end - c;
-      masked |= modify(rows.kernels, {rows.modifiers(r), s, s, block.key(c) - c, c, c + n, 1.0f, true}).masked;
+      masked |= modify(rows.kernels, {rows.modifiers(r), s, s, block.key(c) - c, c, c + n, 1.0f}).masked;
     }
     for (int64_t c = seen.lo; block.holes && c < seen.hi; ++c) {
       if (rows.see(r).has(block.key(c))) continue;

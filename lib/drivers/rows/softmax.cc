@@ -77,8 +77,7 @@ void modified_rows(const UKernels& uk, const SoftmaxRows& a, F of_row, float* ls
                            .first_key = 0,
                            .lo = call.lo + i * a.lo_step,
                            .hi = call.hi + i * a.hi_step,
-                           .scale = a.scale,
-                           .note_masked = false})
+                           .scale = a.scale})
                    .max;
     }
     call.known_max = max;
