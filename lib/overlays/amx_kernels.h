@@ -5,9 +5,7 @@
 #include <cstring>
 
 #include "dispatch/environment.h"
-#include "lib/contract/int8_operands.h"
 #include "lib/overlays/bf16_packing.h"
-#include "lib/overlays/overlays.h"
 
 namespace simdattn {
 namespace {

@@ -1,4 +1,4 @@
-// Queries, keys and values in the formats of bf16_pairs.h, and what the kernels have in common.
+// Queries, keys and values in the formats of overlays.h, and what the kernels have in common.
 #pragma once
 
 #include <algorithm>
@@ -6,10 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "lib/contract/dtypes.h"
-#include "lib/contract/steps.h"
-#include "lib/contract/ukernels.h"
-#include "lib/overlays/bf16_pairs.h"
+#include "lib/overlays/overlays.h"
 #include "lib/simd/blocks.h"
 #include "lib/simd/memory.h"
 
