@@ -219,57 +219,43 @@ struct NarrowRow : CodeLayout {
         f(in_row, unit, constant<kUnitBytes>);
     }
   }
-
-  void put(const StoreRows& a, int64_t t, uint8_t* row) const {
-    const char* const from = static_cast<const char*>(a.rows) + t * a.ld;
-    float none;
-    if (a.as_stored) std::memcpy(row, from, static_cast<size_t>(row_bytes(a.dim)));
-    else encode(reinterpret_cast<const float*>(from), a.dim, row, scale_bytes > 0 ? &none : a.scales + t);
-  }
-  void take(const LoadRows& a, int64_t t, const uint8_t* row) const {
-    char* const to = static_cast<char*>(a.rows) + t * a.ld;
-    if (a.as_stored) std::memcpy(to, row, static_cast<size_t>(row_bytes(a.dim)));
-    else rows(row, 0, scales_from(a.scales, t), 1, 0, a.dim, reinterpret_cast<float*>(to), 0);
-  }
 };
-constexpr int64_t longest_narrow_row() {
-  int64_t longest = 0;
-  for (const detail::KvFormat& f : detail::kKvFormats) {
-    const int64_t bytes = is_narrow(f.type) ? row_bytes(f.type, kMaxNarrowDim) : 0;
-    longest = larger(bytes, longest);
-  }
-  return longest;
-}
-/// A row of codes of any type, with space for the rest of its last unit.
-using NarrowRowBuffer = uint8_t[longest_narrow_row() + kUnitBytes];
+/// A row of codes of any type, which has at most 8 bits a number and two scales a block, and the rest of its last unit.
+using NarrowRowBuffer = uint8_t[kMaxNarrowDim / kBlockDims * (kBlockDims + 2 * kScaleBytes) + kUnitBytes];
 
-SIMDATTN_SHARED void store_narrow_rows(const StoreRows& a, const NarrowRow& type) {
-  for (int64_t t = 0; t < a.tokens; ++t) type.put(a, t, static_cast<uint8_t*>(a.out) + t * a.stride);
-}
-SIMDATTN_SHARED void load_narrow_rows(const LoadRows& a, const NarrowRow& type) {
-  for (int64_t t = 0; t < a.tokens; ++t) type.take(a, t, static_cast<const uint8_t*>(a.in) + t * a.stride);
-}
-SIMDATTN_SHARED void store_narrow_panels(const StoreRows& a, const NarrowRow& type) {
-  alignas(64) NarrowRowBuffer row;
+/// In rows, or in columns of panels.
+SIMDATTN_SHARED void store_narrow(const StoreRows& a, const NarrowRow& type, bool in_panels) {
+  alignas(64) NarrowRowBuffer copy;
+  const int64_t size = type.row_bytes(a.dim);
   for (int64_t t = 0; t < a.tokens; ++t) {
+    const char* const from = static_cast<const char*>(a.rows) + t * a.ld;
     const int64_t j = a.column + t;
-    uint8_t* const panel = static_cast<uint8_t*>(a.out) + j / kPanelWidth * a.stride;
-    std::memset(row + type.row_bytes(a.dim), 0, kUnitBytes);
-    type.put(a, t, row);
+    uint8_t* const to = static_cast<uint8_t*>(a.out) + (in_panels ? j / kPanelWidth : t) * a.stride;
+    uint8_t* const row = in_panels ? copy : to;
+    float none;
+    if (a.as_stored) std::memcpy(row, from, static_cast<size_t>(size));
+    else type.encode(reinterpret_cast<const float*>(from), a.dim, row, type.scale_bytes > 0 ? &none : a.scales + t);
+    if (!in_panels) continue;
+    std::memset(row + size, 0, kUnitBytes);
     type.for_each_piece(a.dim, j % kPanelWidth, [&](int64_t in_row, int64_t in_panel, auto bytes) {
-      std::memcpy(panel + in_panel, row + in_row, bytes);
+      std::memcpy(to + in_panel, row + in_row, bytes);
     });
   }
 }
-SIMDATTN_SHARED void load_narrow_panels(const LoadRows& a, const NarrowRow& type) {
-  alignas(64) NarrowRowBuffer row;
+SIMDATTN_SHARED void load_narrow(const LoadRows& a, const NarrowRow& type, bool in_panels) {
+  alignas(64) NarrowRowBuffer copy;
   for (int64_t t = 0; t < a.tokens; ++t) {
     const int64_t j = a.column + t;
-    const uint8_t* const panel = static_cast<const uint8_t*>(a.in) + j / kPanelWidth * a.stride;
-    type.for_each_piece(a.dim, j % kPanelWidth, [&](int64_t in_row, int64_t in_panel, auto bytes) {
-      std::memcpy(row + in_row, panel + in_panel, bytes);
-    });
-    type.take(a, t, row);
+    const uint8_t* row = static_cast<const uint8_t*>(a.in) + (in_panels ? j / kPanelWidth : t) * a.stride;
+    if (in_panels) {
+      type.for_each_piece(a.dim, j % kPanelWidth, [&](int64_t in_row, int64_t in_panel, auto bytes) {
+        std::memcpy(copy + in_row, row + in_panel, bytes);
+      });
+      row = copy;
+    }
+    char* const to = static_cast<char*>(a.rows) + t * a.ld;
+    if (a.as_stored) std::memcpy(to, row, static_cast<size_t>(type.row_bytes(a.dim)));
+    else type.rows(row, 0, type.scales_from(a.scales, t), 1, 0, a.dim, reinterpret_cast<float*>(to), 0);
   }
 }
 /// Values become f32 in L1, some keys and columns at a time, and `kernel` multiplies them. `round`, unless it is null,
@@ -309,6 +295,7 @@ struct NarrowRows {
   static constexpr CodeLayout kLayout = kLayoutOf<kType>;
   static constexpr NarrowRow kRow = {kLayout, widen_rows<kType>, encode<kType>};
   static_assert(kLayout.row_bytes(kBlockDims) == row_bytes(kType, kBlockDims));
+  static_assert(kLayout.row_bytes(kMaxNarrowDim) + kUnitBytes <= static_cast<int64_t>(sizeof(NarrowRowBuffer)));
 
   static bool all_finite(const FiniteRows& a) {
     for (int64_t j = 0; j < a.keys; ++j) {
@@ -320,10 +307,10 @@ struct NarrowRows {
     }
     return true;
   }
-  static void store_rows(const StoreRows& a) { store_narrow_rows(a, kRow); }
-  static void load_rows(const LoadRows& a) { load_narrow_rows(a, kRow); }
-  static void store_panels(const StoreRows& a) { store_narrow_panels(a, kRow); }
-  static void load_panels(const LoadRows& a) { load_narrow_panels(a, kRow); }
+  static void store_rows(const StoreRows& a) { store_narrow(a, kRow, false); }
+  static void load_rows(const LoadRows& a) { load_narrow(a, kRow, false); }
+  static void store_panels(const StoreRows& a) { store_narrow(a, kRow, true); }
+  static void load_panels(const LoadRows& a) { load_narrow(a, kRow, true); }
   /// Keys in rows as a panel of their type.
   static void store_panel(const PackKeys& a) {
     transpose_codes<kLaidOutAs<kType>>(static_cast<const uint8_t*>(a.from), a.token_stride, a.keys, a.dim,

@@ -58,16 +58,6 @@ SIMDATTN_INLINE void each_sum(const F& f) {
   });
 }
 
-/// load() of a batch of columns, as a tile of three batches wants it.
-template <class T>
-SIMDATTN_INLINE Floats load_column(const T* p) {
-  if constexpr (kThreeBatches && std::is_same_v<T, bf16>) {
-    return load_in_order(raw(p));
-  } else {
-    return load(p);
-  }
-}
-
 /// Calls f with `rows` (1 .. kMax) as a type, so that it is a constant there.
 template <int64_t kMax, class F>
 SIMDATTN_INLINE void with_rows(int64_t rows, const F& f) {

@@ -94,7 +94,11 @@ __attribute__((noinline)) void value_register_tile(const ValueTileArguments& a, 
         reg<2 * c + 1>(column) = odd_of(pairs);
       });
     } else {
-      unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA { reg<c>(column) = load_column(v.get() + c * kLanes); });
+      unroll<kBatches>([&](auto c) SIMDATTN_LAMBDA {
+        const T* const p = v.get() + c * kLanes;
+        if constexpr (kThreeBatches && std::is_same_v<T, bf16>) reg<c>(column) = load_in_order(raw(p));
+        else reg<c>(column) = load(p);
+      });
     }
     add_outer_product<kRows, kBatches>(w, ldw, column, acc);
     ++w;
