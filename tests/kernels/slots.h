@@ -112,6 +112,24 @@ inline Rows random_workspace(Random& random, int64_t rows, int64_t columns, Valu
   result.fill(random, values);
   return result;
 }
+/// Rows of f32 in guarded memory, up to 40 numbers apart.
+struct FloatRows {
+  Guarded memory;
+  int64_t stride;
+  FloatRows(Random& random, int64_t rows, int64_t columns)
+      : stride(columns + (random.coin() ? 0 : random.integer(1, 40))) {
+    memory = Guarded(static_cast<size_t>(rows == 0 ? 0 : ((rows - 1) * stride + columns) * 4), random.guard());
+    std::memset(memory.data(), Guarded::kCanary, memory.size());
+  }
+  FloatRows(Random& random, int64_t rows, int64_t columns, float size) : FloatRows(random, rows, columns) {
+    for (const auto [r, c] : indices(rows, columns)) {
+      at(r, c) = random.uniform() * size;
+    }
+  }
+  float* data() const { return reinterpret_cast<float*>(memory.data()); }
+  float& at(int64_t r, int64_t c) const { return data()[r * stride + c]; }
+};
+
 /// A copy of `r` with its own guards.
 inline Rows copy_of(const Rows& r, Guard guard) {
   Rows result(r.dtype, r.rows, r.columns, r.stride, guard);

@@ -91,23 +91,6 @@ struct CodedRows {
   const unsigned char* row(int64_t j) const { return memory.data() + j * stride; }
 };
 
-struct Floats {
-  Guarded memory;
-  int64_t stride;
-  Floats(Random& random, int64_t rows, int64_t columns)
-      : stride(columns + (random.coin() ? 0 : random.integer(1, 40))) {
-    memory = Guarded(static_cast<size_t>(rows == 0 ? 0 : ((rows - 1) * stride + columns) * 4), random.guard());
-    std::memset(memory.data(), Guarded::kCanary, memory.size());
-  }
-  Floats(Random& random, int64_t rows, int64_t columns, float size) : Floats(random, rows, columns) {
-    for (const auto [r, c] : indices(rows, columns)) {
-      at(r, c) = random.uniform() * size;
-    }
-  }
-  float* data() const { return reinterpret_cast<float*>(memory.data()); }
-  float& at(int64_t r, int64_t c) const { return data()[r * stride + c]; }
-};
-
 class SlotsNarrow : public SlotTest {
  protected:
   static const KvOperands& operands(const UKernels& t, Arithmetic arithmetic, KvType type) {
@@ -166,7 +149,7 @@ TEST_P(SlotsNarrow, LoadsAndPacking) {
     const std::vector<float> want = numbers(rows);
     const std::string message = describe(type, i, dim, keys, 0);
     const KvKernels& kv = uk().kv[index_of(type)];
-    const Floats got(random, keys, dim);
+    const FloatRows got(random, keys, dim);
     kv.load_rows({.in = rows.memory.data(),
                   .stride = rows.stride,
                   .column = 0,
@@ -191,7 +174,7 @@ TEST_P(SlotsNarrow, LoadsAndPacking) {
                                                           .dim = dim}))
         << message;
     const KvOperands& k = operands(uk(), Arithmetic::kF32, type);
-    const auto check_panel = [&](const Floats& panel) {
+    const auto check_panel = [&](const FloatRows& panel) {
       for (const auto [j, d] : indices(kPanelWidth, dim)) {
         const float x = panel.data()[d * kPanelWidth + j];
         // Past the last key zeros of either sign.
@@ -201,7 +184,7 @@ TEST_P(SlotsNarrow, LoadsAndPacking) {
       }
     };
     if (k.pack_keys != nullptr) {
-      const Floats panel(random, 1, dim * kPanelWidth);
+      const FloatRows panel(random, 1, dim * kPanelWidth);
       k.pack_keys({.from = rows.memory.data(),
                    .token_stride = rows.stride,
                    .scales = rows.scale(0),
@@ -215,7 +198,7 @@ TEST_P(SlotsNarrow, LoadsAndPacking) {
     Guarded stored = panels_of(random, rows, 0);
     if (keys > 0 && k.pack_panel != nullptr) {
       stored.read_only();
-      const Floats panel(random, 1, dim * kPanelWidth);
+      const FloatRows panel(random, 1, dim * kPanelWidth);
       float scales[kPanelWidth] = {};
       if (has_scales(type)) std::copy_n(rows.scale(0), keys, scales);
       k.pack_panel({.from = stored.data(),
@@ -255,7 +238,7 @@ TEST_P(SlotsNarrow, Stores) {
   for (int64_t i = 0; i < cases(500); ++i) {
     const KvType type = kTypes[i % 5];
     const int64_t dim = some_dim(random, type), tokens = random.integer(0, 40);
-    Floats x(random, tokens, dim, random.of({1.0f, 500.0f, 1e-3f, 1e-38f, 1e38f}));
+    FloatRows x(random, tokens, dim, random.of({1.0f, 500.0f, 1e-3f, 1e-38f, 1e38f}));
     const bool ties = random.coin();  // between two codes of fp8 with scale 1
     for (int64_t t = 0; ties && t < tokens; ++t)
       for (int64_t d = 0; d < dim; ++d) x.at(t, d) = static_cast<float>(random.integer(-1000, 1000)) * 0x1p-5f;
@@ -310,8 +293,8 @@ TEST_P(SlotsNarrow, ScoreTile) {
     std::vector<float> q(static_cast<size_t>(rows * ldq));
     for (float& x : q) x = random.uniform();
     const bool in_rows = own.score_rows != nullptr && can_read_rows_in_place(dim);
-    const Floats want(random, rows, n_panels * kPanelWidth), got(random, rows, n_panels * kPanelWidth);
-    const Floats from_rows(random, rows, n_panels * kPanelWidth);
+    const FloatRows want(random, rows, n_panels * kPanelWidth), got(random, rows, n_panels * kPanelWidth);
+    const FloatRows from_rows(random, rows, n_panels * kPanelWidth);
     const float scale = random.coin() ? 1.0f : random.uniform();
     ScoreTile a = {.q = q.data(),
                    .q_stride = ldq * 4,
@@ -366,7 +349,7 @@ TEST_P(SlotsNarrow, ValueTile) {
     const int64_t rows = random.one_in(5) ? random.integer(5, 13) : random.integer(0, 4);
     const CodedRows v(random, type, keys, dim, random.coin());
     const std::vector<float> numbers_of_values = numbers(v);
-    const Floats w(random, rows, keys, 1.0f), got(random, rows, dim, 1.0f), want(random, rows, dim);
+    const FloatRows w(random, rows, keys, 1.0f), got(random, rows, dim, 1.0f), want(random, rows, dim);
     for (int64_t r = 0; r < rows; ++r) std::copy_n(&got.at(r, 0), dim, &want.at(r, 0));
     float alpha[16];
     for (float& x : alpha) x = random.coin() ? 1.0f : std::fabs(random.uniform());
@@ -420,12 +403,12 @@ TEST_P(SlotsNarrow, StoredIntegers) {
     // Values whose scale is negative are packed first, by every caller.
     const bool negative = std::any_of(stored.scale(0), stored.scale(keys), [](float scale) { return scale < 0; });
     if (own.value_tile != nullptr && keys > 0 && !negative) {
-      const Floats w(random, rows, keys, 1.0f), got(random, rows, dim, 1.0f);
+      const FloatRows w(random, rows, keys, 1.0f), got(random, rows, dim, 1.0f);
       for (const auto [r, j] : indices(rows, keys)) {
         w.at(r, j) = random.one_in(5) ? 0.0f : std::fabs(w.at(r, j));
       }
       const int64_t columns = (dim + kValueGroup - 1) / kValueGroup * kValueGroup;
-      const Floats want(random, rows, columns, 0.0f);
+      const FloatRows want(random, rows, columns, 0.0f);
       for (int64_t r = 0; r < rows; ++r) std::copy_n(&got.at(r, 0), dim, &want.at(r, 0));
       float alpha[16];
       for (float& x : alpha) x = std::fabs(random.uniform());
@@ -465,7 +448,7 @@ TEST_P(SlotsNarrow, StoredIntegers) {
     const int64_t n_panels = keys / kPanelWidth;
     if (own.score_tile == nullptr || n_panels == 0) continue;
     const Guarded panels = panels_of(random, stored, panel_bytes(kType, dim));
-    const auto scores = [&](const AttentionKernels& t, bool direct, const Floats& out) {
+    const auto scores = [&](const AttentionKernels& t, bool direct, const FloatRows& out) {
       const int64_t query = t.query_bytes(dim);
       const Guarded q(static_cast<size_t>(rows * query), random.guard());
       Random numbers(seed() * 1000 + static_cast<uint64_t>(i));
@@ -500,7 +483,7 @@ TEST_P(SlotsNarrow, StoredIntegers) {
       a.panels = packed.data(), a.panel_stride = t.kv[index_of(kType)].panel_bytes(dim), a.scales = nullptr;
       t.kv[index_of(kType)].score_packed(a);
     };
-    const Floats want(random, rows, n_panels * kPanelWidth), got(random, rows, n_panels * kPanelWidth);
+    const FloatRows want(random, rows, n_panels * kPanelWidth), got(random, rows, n_panels * kPanelWidth);
     scores(defined, false, want);
     scores(ours, true, got);
     for (const auto [r, c] : indices(rows, n_panels * kPanelWidth)) {
