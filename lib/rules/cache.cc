@@ -36,7 +36,7 @@ Status check_append(const ConstView<4>& rows, const ConstView<2>& positions, con
   SIMDATTN_REQUIRE(kv.heads == rows.shape[1], kShape, "kv.heads: must be rows.shape[1]");
   SIMDATTN_REQUIRE(kv.dim == rows.shape[3], kShape, "kv.dim: must be rows.shape[3]");
   SIMDATTN_CHECK(check_key_rotation(rope, kv.dim, Rotation::kAppend, &ec, &es, &en));
-  const AppendedRows appended(positions, kv, options, n);
+  const AppendedRows appended = {positions, kv, options, n};
   int64_t limit = by_place ? std::numeric_limits<int64_t>::max() : kv.capacity;
   if (appended.rotates()) limit = std::min(limit, rope.cos.shape[0]);
   if (positions.data != nullptr) {

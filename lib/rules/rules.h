@@ -121,31 +121,26 @@ TokenPlace place_of(const BasicKv<kConst>& kv, int64_t sequence, int64_t token) 
 }
 
 /// The rows of an append that passed the rules.
-class AppendedRows {
- public:
-  AppendedRows(const ConstView<2>& positions, const Kv& kv, const AppendOptions& options, int64_t rows)
-      : positions_(positions), kv_(kv), options_(options), rows_(rows) {}
+struct AppendedRows {
+  const ConstView<2>& positions;
+  const Kv& kv;
+  const AppendOptions& options;
+  int64_t rows;  // of a sequence
 
-  int64_t count(int64_t b) const { return options_.counts != nullptr ? options_.counts[b] : rows_; }
-  int64_t position(int64_t b, int64_t i) const { return position_at(positions_, start(b), b, i); }
-  int64_t start(int64_t b) const { return options_.starts != nullptr ? options_.starts[b] : options_.start; }
+  int64_t count(int64_t b) const { return options.counts != nullptr ? options.counts[b] : rows; }
+  int64_t position(int64_t b, int64_t i) const { return position_at(positions, start(b), b, i); }
+  int64_t start(int64_t b) const { return options.starts != nullptr ? options.starts[b] : options.start; }
   /// A negative unit: skipped.
   TokenPlace place(int64_t b, int64_t i) const {
-    if (options_.slots.data != nullptr) {
-      const int64_t at = position_at(options_.slots, 0, b, i);
+    if (options.slots.data != nullptr) {
+      const int64_t at = position_at(options.slots, 0, b, i);
       if (at < 0 || (rotates() && position(b, i) < 0)) return {-1, 0};
-      return {at / kv_.page_size, at % kv_.page_size};
+      return {at / kv.page_size, at % kv.page_size};
     }
     const int64_t p = position(b, i);
-    return p < 0 ? TokenPlace{-1, 0} : place_of(kv_, b, p);
+    return p < 0 ? TokenPlace{-1, 0} : place_of(kv, b, p);
   }
-  bool rotates() const { return has_table(options_.rope); }
-
- private:
-  const ConstView<2>& positions_;
-  const Kv& kv_;
-  const AppendOptions& options_;
-  int64_t rows_;
+  bool rotates() const { return has_table(options.rope); }
 };
 
 // ---- Which keys a row attends to ------------------------------------------------------------------------------------

@@ -36,9 +36,7 @@ inline constexpr int64_t kMaxOffset = int64_t{1} << 30;
 template <size_t kSize>
 struct Text {
   char text[kSize];
-  constexpr Text(const char (&of)[kSize]) {
-    for (size_t i = 0; i < kSize; ++i) text[i] = of[i];
-  }
+  constexpr Text(const char (&of)[kSize]) { std::copy_n(of, kSize, text); }
   constexpr operator std::string_view() const { return {text, kSize - 1}; }
 };
 
@@ -46,9 +44,7 @@ template <Text... kParts>
 inline constexpr auto kJoined = [] {
   std::array<char, (sizeof(kParts) + ...)> text{};
   char* end = text.data();
-  for (const std::string_view part : {std::string_view(kParts)...}) {
-    for (const char c : part) *end++ = c;
-  }
+  for (const std::string_view part : {std::string_view(kParts)...}) end = std::copy(part.begin(), part.end(), end);
   return text;
 }();
 /// A sentence: one text after the other. A constant: no call puts sentences together.
@@ -74,9 +70,7 @@ struct Sentences {
     for (auto& sentence : text) {
       const std::string_view name = first_name(names);
       char* end = sentence;
-      for (const std::string_view part : {subject, verb, name, after}) {
-        for (const char c : part) *end++ = c;
-      }
+      for (const std::string_view part : {subject, verb, name, after}) end = std::copy(part.begin(), part.end(), end);
       names.remove_prefix(name.size() == names.size() ? name.size() : name.size() + 2);
     }
   }

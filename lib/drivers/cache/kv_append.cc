@@ -127,7 +127,7 @@ Status drivers::kv_append(const UKernels& uk, const ConstView<4>& rows, const Co
   SIMDATTN_CHECK(check_append(rows, positions, kv, options));
   const int64_t batch = rows.shape[0];
   if (batch == 0 || kv.heads == 0) return {};
-  const AppendedRows appended(positions, kv, options, rows.shape[2]);
+  const AppendedRows appended = {positions, kv, options, rows.shape[2]};
   Append append = {uk, rows, kv, appended, options.rope};
   for (int64_t b = 0; b < batch; ++b) append.sequence(b);
   return {};
@@ -135,7 +135,7 @@ Status drivers::kv_append(const UKernels& uk, const ConstView<4>& rows, const Co
 
 Status drivers::kv_read(const UKernels& uk, const ConstKv& kv, int64_t first, const View<4>& out) {
   SIMDATTN_CHECK(check_kv_read(kv, first, out));
-  const BasicTokenStore<true> store(uk, kv);
+  const BasicTokenStore<true> store = {uk, kv};
   const int64_t n = out.shape[2];
   const int64_t ld = step_of(out, 2);
   for (int64_t b = 0; b < out.shape[0]; ++b) {

@@ -81,7 +81,7 @@ struct Indexer {
 
   /// `all`: heads of all positions.
   void score_block(const BlockTokens& keys, int64_t b, int64_t first, int64_t all, int64_t base, Interval see) const {
-    const Operands operands(uk, ops, k.type, k.dim, w.key_rows, fetch);
+    const Operands operands = {uk, ops, k.type, k.dim, w.key_rows, fetch};
     const int64_t panel_bytes = operands.slots.panel_bytes(k.dim);
     const int64_t begin = panel_start(see.lo);
     // Keys that several tiles need are packed for all of them, and rows for one call of a tile.

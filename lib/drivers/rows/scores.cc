@@ -98,7 +98,7 @@ void packed_scores(const UKernels& uk, const AttentionKernels& ops, const ConstV
   const int64_t query_bytes = ops.query_bytes(w.dim);
   grouped.for_each_block(kPackedRows, [&](int64_t b, int64_t kv_head, int64_t i, int64_t rows) {
     const KvStore store(kv, b, kv_head);
-    const Operands operands(uk, ops, kv.type, kv.dim, w.rows);
+    const Operands operands = {uk, ops, kv.type, kv.dim, w.rows};
     for (int64_t r = 0; r < rows; ++r) {
       ops.prepare_query[index_of(q.dtype)](grouped.row(q, b, kv_head, i + r), w.q + r * query_bytes, w.dim);
     }

@@ -45,7 +45,7 @@ auto not_zero(const float* w, int64_t ld) {
                                         const ConstKv& values) {
   alignas(64) char masked[kValueGroup * kKeyBlock * sizeof(float)];
   const KvStore store(values, 0, 0);
-  const Operands operands(uk, ops, values.type, values.dim, nullptr);
+  const Operands operands = {uk, ops, values.type, values.dim, nullptr};
   operands.add_visible({store, 0}, tile, masked, not_zero(tile.w, tile.ldw));
 }
 
@@ -115,7 +115,7 @@ void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, con
   const GroupedRows grouped = {p, v.shape[1]};
   grouped.for_each_block(kPackedRows, [&](int64_t b, int64_t kv_head, int64_t i, int64_t rows) {
     const KvStore store(kv, b, kv_head);
-    const Operands operands(uk, ops, kv.type, kv.dim, w.rows);
+    const Operands operands = {uk, ops, kv.type, kv.dim, w.rows};
     std::fill_n(w.o, rows * w.ldo, 0.0f);
     for (int64_t j = 0; j < n_kv; j += kKeyBlock) {
       const int64_t keys = std::min(kKeyBlock, n_kv - j);

@@ -15,7 +15,7 @@ ScoreWay Operands::way_to_score(const BlockTokens& keys, int64_t rows, int64_t a
   }
   if (rows > at_once) return ScoreWay::kPackedBlock;
   if (keys.panels() || !few) return ScoreWay::kPackedPanel;
-  if (slots.score_rows != nullptr && rows <= kMostScoreRows && can_read_rows_in_place(dim_))
+  if (slots.score_rows != nullptr && rows <= kMostScoreRows && can_read_rows_in_place(dim))
     return ScoreWay::kRowsInPlace;
   return stores_panels() ? ScoreWay::kStoredPanel : ScoreWay::kPackedPanel;
 }
@@ -24,7 +24,7 @@ ScoreWay Operands::prepare_keys(const BlockTokens& keys, Interval see, int64_t r
                                 char* panels) const {
   const ScoreWay way = way_to_score(keys, rows, at_once);
   if (way != ScoreWay::kPackedBlock) return way;
-  const int64_t panel_bytes = slots.panel_bytes(dim_);
+  const int64_t panel_bytes = slots.panel_bytes(dim);
   for (int64_t c = panel_start(see.lo); c < see.hi; c += kPanelWidth) {
     pack_panel(keys, see, c, panels + c / kPanelWidth * panel_bytes);
   }
@@ -61,7 +61,7 @@ void Operands::score_stored_panels(ScoreTile tile, const BlockTokens& keys, Inte
 }
 
 void Operands::score_rows_in_place(const ScoreTile& tile, const BlockTokens& keys, Interval see) const {
-  const Fetch fetch = is_narrow(type_) ? tile.fetch : fetch_;
+  const Fetch fetch = is_narrow(type) ? tile.fetch : fetch_rows;
   float scales[kKeyBlock];
   ScoreTile part = tile;
   const int64_t first = panel_start(see.lo), end = first + tile.n_panels * kPanelWidth;
@@ -92,7 +92,7 @@ void Operands::score_panel(ScoreTile tile, const BlockTokens& keys, Interval see
   else pack_panel(keys, see, c, tile.scratch);
   tile.panels = tile.scratch;
   tile.n_panels = 1;
-  tile.scales = as_stored && has_scales(type_) ? scales : nullptr;
+  tile.scales = as_stored && has_scales(type) ? scales : nullptr;
   tile.fetch = Fetch::kNone;
   tile.s += c - panel_start(see.lo);
   (as_stored ? slots.score_tile : slots.score_packed)(tile);
@@ -102,15 +102,15 @@ void Operands::pack_panel(const BlockTokens& keys, Interval see, int64_t c, void
   float scales[kPanelWidth];
   if (!keys.panels()) return join_rows(slots.pack_keys, keys, see, c, panel, scales);
   const TokenRun run = keys.run(c, kPanelWidth, scales);
-  const PackKeys pack = {run.data, run.stride, run.scales, std::min(see.hi - c, kPanelWidth), dim_, panel};
+  const PackKeys pack = {run.data, run.stride, run.scales, std::min(see.hi - c, kPanelWidth), dim, panel};
   if (slots.pack_panel != nullptr) return slots.pack_panel(pack);
-  const bool as_stored = slots.pack_keys != nullptr && !is_narrow(type_);
-  load(storage_.load_panels, run, rows_, as_stored);
+  const bool as_stored = slots.pack_keys != nullptr && !is_narrow(type);
+  load(storage.load_panels, run, loaded, as_stored);
   (as_stored ? slots : f32())
-      .pack_keys({.from = rows_,
-                  .token_stride = as_stored ? row_bytes(type_, dim_) : 4 * dim_,
+      .pack_keys({.from = loaded,
+                  .token_stride = as_stored ? row_bytes(type, dim) : 4 * dim,
                   .keys = kPanelWidth,
-                  .dim = dim_,
+                  .dim = dim,
                   .panel = panel});
 }
 
@@ -118,7 +118,7 @@ void Operands::pack_panel(const BlockTokens& keys, Interval see, int64_t c, void
 void Operands::join_rows(void (*slot)(const PackKeys&), const BlockTokens& keys, Interval see, int64_t c, void* panel,
                          float* scales) const {
   const Interval columns = see & Interval{c, c + kPanelWidth};
-  PackKeys pack = {.from = nullptr, .token_stride = 0, .keys = columns.hi - c, .dim = dim_, .panel = panel};
+  PackKeys pack = {.from = nullptr, .token_stride = 0, .keys = columns.hi - c, .dim = dim, .panel = panel};
   float scratch[kPanelWidth];
   const TokenRun all = keys.run(columns.lo, columns.hi - columns.lo, scratch);
   std::fill_n(scales, kPanelWidth, 0.0f);
@@ -127,19 +127,19 @@ void Operands::join_rows(void (*slot)(const PackKeys&), const BlockTokens& keys,
     pack.from = all.data;
     pack.token_stride = all.stride;
     pack.scales = all.scales;
-    pack.stream = fetch_ != Fetch::kNone && all.goes_on;
+    pack.stream = fetch_rows != Fetch::kNone && all.goes_on;
     return slot(pack);
   }
   // Rows of several runs, as stored or as f32.
-  const int64_t row = slot == nullptr ? 4 * dim_ : row_bytes(type_, dim_);
-  std::memset(rows_, 0, static_cast<size_t>((columns.lo - c) * row));
+  const int64_t row = slot == nullptr ? 4 * dim : row_bytes(type, dim);
+  std::memset(loaded, 0, static_cast<size_t>((columns.lo - c) * row));
   for_each_run(keys, columns, [&](int64_t j, const TokenRun& run) {
-    load(storage_.load_rows, run, rows_ + (j - c) * row, slot != nullptr);
+    load(storage.load_rows, run, loaded + (j - c) * row, slot != nullptr);
     if (run.scales != nullptr) std::copy_n(run.scales, run.tokens, scales + (j - c));
   });
-  pack.from = rows_;
+  pack.from = loaded;
   pack.token_stride = row;
-  pack.scales = slot != nullptr && has_scales(type_) ? scales : nullptr;
+  pack.scales = slot != nullptr && has_scales(type) ? scales : nullptr;
   (slot != nullptr ? slot : f32().pack_keys)(pack);
 }
 
@@ -148,7 +148,7 @@ void Operands::join_rows(void (*slot)(const PackKeys&), const BlockTokens& keys,
 bool Operands::finite(const BlockTokens& tokens, Interval see) const {
   bool finite = true;
   for_each_run(tokens, see, [&](int64_t, const TokenRun& run) {
-    finite = finite && storage_.all_finite({run.data, run.stride, run.scales, run.tokens, dim_});
+    finite = finite && storage.all_finite({run.data, run.stride, run.scales, run.tokens, dim});
   });
   return finite;
 }
@@ -185,17 +185,17 @@ void Operands::add_in_place(const BlockTokens& values, ValueTile tile) const {
 void Operands::pack_values(const BlockTokens& values, Interval see, int64_t column, int64_t columns,
                            char* block) const {
   for_each_run(values, see, [&](int64_t first, const TokenRun& run) {
-    PackValues pack = {run.data, run.stride, run.scales, first, run.tokens, dim_, column, columns, block};
+    PackValues pack = {run.data, run.stride, run.scales, first, run.tokens, dim, column, columns, block};
     if (slots.pack_values != nullptr) return slots.pack_values(pack);
-    pack.rows = rows_;
-    pack.token_stride = 4 * dim_;
+    pack.rows = loaded;
+    pack.token_stride = 4 * dim;
     pack.scales = nullptr;
     for (int64_t j = 0; j < run.tokens; j += kLoadedRows) {
       pack.first = first + j;
       pack.keys = std::min(kLoadedRows, run.tokens - j);
       const TokenRun part = {run.data + j * run.stride, run.stride, pack.keys,
                              run.scales == nullptr ? nullptr : run.scales + j, false};
-      load(storage_.load_rows, part, rows_);
+      load(storage.load_rows, part, loaded);
       f32().pack_values(pack);
     }
   });
@@ -207,9 +207,9 @@ void Operands::load(void (*slot)(const LoadRows&), const TokenRun& run, char* ro
         .stride = run.stride,
         .column = 0,
         .tokens = run.tokens,
-        .dim = dim_,
+        .dim = dim,
         .rows = rows,
-        .ld = as_stored ? row_bytes(type_, dim_) : 4 * dim_,
+        .ld = as_stored ? row_bytes(type, dim) : 4 * dim,
         .as_stored = as_stored,
         .scales = run.scales});
 }

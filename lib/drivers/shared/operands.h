@@ -24,7 +24,6 @@ class KernelHooks {
   KernelHooks(const KernelHooks&) = delete;
   KernelHooks& operator=(const KernelHooks&) = delete;
 
- private:
   const AttentionKernels& kernels_;
 };
 
@@ -42,20 +41,15 @@ enum class ScoreWay : uint8_t {
 };
 
 /// How one arithmetic multiplies keys or values of one storage type and dimension.
-class Operands {
- public:
-  const KvOperands& slots;
-
-  /// `rows`: memory for kLoadedRows rows, as stored or as f32. `fetch`: for slots that transpose rows of keys.
-  Operands(const UKernels& kernels, const AttentionKernels& arithmetic, KvType type, int64_t dim, char* rows,
-           Fetch fetch = Fetch::kNone)
-      : slots(arithmetic.kv[index_of(type)]),
-        arithmetic_(arithmetic),
-        storage_(kernels.kv[index_of(type)]),
-        rows_(rows),
-        type_(type),
-        dim_(dim),
-        fetch_(fetch) {}
+struct Operands {
+  const UKernels& kernels;
+  const AttentionKernels& arithmetic;
+  KvType type;
+  int64_t dim;
+  char* loaded;                     // memory for kLoadedRows rows, as stored or as f32
+  Fetch fetch_rows = Fetch::kNone;  // for slots that transpose rows of keys
+  const KvOperands& slots = arithmetic.kv[index_of(type)];
+  const KvKernels& storage = kernels.kv[index_of(type)];
 
   /// How the keys of columns `see` are scored for `rows` rows, at most `at_once` of them in a tile. Keys that several
   /// tiles need are packed into `panels`, those of a key block, because each tile would convert them again.
@@ -90,16 +84,16 @@ class Operands {
     for (int64_t r = 0; r < tile.rows; ++r) {
       one.w = tile.w + r * tile.ldw;
       one.alpha = tile.alpha == nullptr ? nullptr : tile.alpha + r;
-      for (int64_t c = 0; c < dim_; c += kValueGroup) {
-        one.dim = std::min(kValueGroup, dim_ - c);
+      for (int64_t c = 0; c < dim; c += kValueGroup) {
+        one.dim = std::min(kValueGroup, dim - c);
         one.o = tile.o + r * tile.ldo + c;
-        std::memset(masked, 0, static_cast<size_t>(arithmetic_.values_bytes(one.dim)));
+        std::memset(masked, 0, static_cast<size_t>(arithmetic.values_bytes(one.dim)));
         for (int64_t j = tile.first_key; j < end; ++j) {
           const int64_t first = j;
           while (j < end && visible(r, j)) ++j;
           if (first < j) pack_values(values, {first, j}, c, one.dim, masked);
         }
-        arithmetic_.value_packed(one);
+        arithmetic.value_packed(one);
       }
     }
   }
@@ -108,20 +102,13 @@ class Operands {
   ScoreWay way_to_score(const BlockTokens& keys, int64_t rows, int64_t at_once) const;
   /// True if a panel of the storage type can be put together and multiplied.
   bool stores_panels() const { return slots.store_panel != nullptr && slots.score_tile != nullptr; }
-  const KvOperands& f32() const { return arithmetic_.kv[index_of(KvType::kF32)]; }
+  const KvOperands& f32() const { return arithmetic.kv[index_of(KvType::kF32)]; }
   void load(void (*slot)(const LoadRows&), const TokenRun& run, char* rows, bool as_stored = false) const;
   void join_rows(void (*slot)(const PackKeys&), const BlockTokens& keys, Interval see, int64_t c, void* panel,
                  float* scales) const;
   void score_stored_panels(ScoreTile tile, const BlockTokens& keys, Interval see) const;
   void score_rows_in_place(const ScoreTile& tile, const BlockTokens& keys, Interval see) const;
   void score_panel(ScoreTile tile, const BlockTokens& keys, Interval see, int64_t c, bool as_stored) const;
-
-  const AttentionKernels& arithmetic_;
-  const KvKernels& storage_;
-  char* rows_;
-  KvType type_;
-  int64_t dim_;
-  Fetch fetch_;
 };
 
 }  // namespace simdattn
