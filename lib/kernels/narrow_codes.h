@@ -104,9 +104,7 @@ SIMDATTN_INLINE Floats block_scale(const uint8_t* p) {
 }
 /// The scales of as many columns of a panel.
 SIMDATTN_INLINE Floats load_scales(const uint8_t* p) { return load(reinterpret_cast<const f16*>(p)); }
-SIMDATTN_INLINE Bits32 load_units(const uint8_t* p) {
-  return Bits32::load_unaligned(reinterpret_cast<const uint32_t*>(p));
-}
+SIMDATTN_INLINE Bits32 load_units(const uint8_t* p) { return Bits32::load_unaligned(p); }
 
 /// What lies so far ahead is prefetched, because the hardware's streams run too late.
 SIMDATTN_INLINE void fetch_ahead(const uint8_t* p) {

@@ -12,23 +12,15 @@ namespace {
 /// of register i is 4 dimensions of row 4 b + i, and a 4 x 4 transposition within blocks leaves the keys in order,
 /// which is half the work of transposing whole batches.
 constexpr int64_t kTransposed = kLoadsBlocks ? kLanes : 4;
-/// One dimension, or those of pairs of bf16.
-template <class T>
-SIMDATTN_INLINE void store_keys(Floats v, float* out) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    store(even_of(bits_of(v)), out);
-    store(odd_of(bits_of(v)), out + kPanelWidth);
-  } else {
-    store(v, out);
-  }
-}
 /// Pairs of bf16 take the place of dimensions.
 template <class T>
 SIMDATTN_INLINE void transpose_four(const T* p, int64_t stride, float* out) {
-  constexpr int64_t kPitch = (std::is_same_v<T, bf16> ? 2 : 1) * kPanelWidth;
-  if constexpr (kLoadsBlocks) {
+  if constexpr (std::is_same_v<T, bf16>) {
     transpose_blocks<uint32_t>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks(p + k * stride, stride); },
-                               [&](int64_t k, Floats v) SIMDATTN_LAMBDA { store_keys<T>(v, out + k * kPitch); });
+                               [&](int64_t k, Floats v) SIMDATTN_LAMBDA {
+                                 store(even_of(bits_of(v)), out + 2 * k * kPanelWidth);
+                                 store(odd_of(bits_of(v)), out + (2 * k + 1) * kPanelWidth);
+                               });
   } else {
     transpose_square<uint32_t>(reinterpret_cast<const char*>(p), stride * int64_t{sizeof(T)},
                                reinterpret_cast<char*>(out), kPanelWidth * int64_t{sizeof(float)});
