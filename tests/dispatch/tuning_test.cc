@@ -137,6 +137,20 @@ TEST(Tuning, EachHintChangesWhatCanBeCounted) {
   }
 }
 
+/// Keys and values of 2048 tokens are a MiB a head: what a call reads decides whether it prefetches. Of one row the
+/// values follow later than the keys, whose rows a kernel transposes.
+TEST(Tuning, LargeOperandsAreFetched) {
+  const auto fetched = [](int64_t heads, int64_t group, int64_t keys) {
+    return count({}, [&] {
+      decode(heads, group, keys, 64);
+      return counts.prefetches;
+    });
+  };
+  EXPECT_EQ(fetched(1, 4, 1024), 0);
+  EXPECT_GT(fetched(2, 4, 2048), 0);
+  EXPECT_GT(fetched(10, 1, 2048) * 6, fetched(6, 1, 2048) * 10);
+}
+
 /// The value that a family gives to a hint arrives, whatever its other hints are.
 TEST(Tuning, FactsOfEachFamilyArrive) {
   for (const CpuFamily& family : kCpuFamilies) {
