@@ -105,6 +105,20 @@ SIMDATTN_INLINE void int8_matrix_tile(const Int8Tile& a, const Finish& finish) {
   });
 }
 
+/// Two vectors of cells as add_products() takes them; of pairs all even bytes, then all odd ones.
+template <bool kFlips>
+SIMDATTN_INLINE void load_columns(const char* at, Registers<4, Ints>& column) {
+  unroll<2>([&](auto c) SIMDATTN_LAMBDA {
+    const Ints cells = load_cells(at + c * kLanes * 4);
+    if constexpr (kPairCells) {
+      reg<c>(column) = even_bytes(cells);
+      reg<c + 2>(column) = odd_bytes(cells);
+    } else {
+      reg<c>(column) = kFlips ? cells ^ Ints(static_cast<int32_t>(0x80808080u)) : cells;
+    }
+  });
+}
+
 /// Calls finish(row, vector, sum) with the row and the number of the vector as types.
 template <int64_t kRows, bool kWeights, class Finish>
 SIMDATTN_INLINE void int8_tile(const Int8Tile& a, const Finish& finish) {
@@ -124,15 +138,7 @@ SIMDATTN_INLINE void int8_tile(const Int8Tile& a, const Finish& finish) {
   Cursor<const char> x(a.x), at(a.columns);
   const auto step = [&](Registers<2 * kRows, Ints>& to) SIMDATTN_LAMBDA {
     if (ahead != 0) prefetch<2 * kLanes * 4>(reinterpret_cast<uintptr_t>(at.get()) + ahead);
-    unroll<2>([&](auto c) SIMDATTN_LAMBDA {
-      const Ints cells = load_cells(at.get() + c * kLanes * 4);
-      if constexpr (kPairCells) {
-        reg<c>(column) = even_bytes(cells);
-        reg<c + 2>(column) = odd_bytes(cells);
-      } else {
-        reg<c>(column) = kFlips ? cells ^ Ints(static_cast<int32_t>(0x80808080u)) : cells;
-      }
-    });
+    load_columns<kFlips>(at.get(), column);
     unroll<kRows / kGroup>([&](auto g) SIMDATTN_LAMBDA {
       const char* const cell = x.get() + g * x_stride;
       if constexpr (kGroup == 4) {

@@ -157,8 +157,8 @@ inline void int8_pack_keys(const PackKeys& a, int64_t size, uint32_t (*largest)(
       bytes(row(j) + d * size, n, inverse[j], rows + j * kChunk);
       std::memset(rows + j * kChunk + n, 0, 4);
     }
-    transpose_padded(reinterpret_cast<const float*>(rows), kChunk / 4, (n + 3) / 4,
-                     reinterpret_cast<float*>(panel + d * kPanelWidth));
+    transpose_rows(reinterpret_cast<const float*>(rows), kChunk / 4, (n + 3) / 4,
+                   reinterpret_cast<float*>(panel + d * kPanelWidth));
   }
 }
 template <class T>

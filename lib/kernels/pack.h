@@ -91,7 +91,7 @@ __attribute__((noinline)) void transpose(const T* rows, int64_t stride, int64_t 
 }
 
 /// `keys` rows of any number of dimensions into a panel.
-inline void transpose_padded(const float* rows, int64_t stride, int64_t dim, float* panel, int64_t keys = kPanelWidth) {
+inline void transpose_rows(const float* rows, int64_t stride, int64_t dim, float* panel, int64_t keys = kPanelWidth) {
   transpose_units<uint32_t>(reinterpret_cast<const char*>(rows), stride * int64_t{sizeof(float)}, keys, dim,
                             reinterpret_cast<char*>(panel), kPanelWidth * int64_t{sizeof(float)});
 }
@@ -105,7 +105,7 @@ inline void pack_through_copy(const char* rows, int64_t stride, int64_t size, in
   for (; done < dim; done += kStep) {
     const int64_t count = smaller(kStep, dim - done);
     for (int64_t j = 0; j < keys; ++j) widen(rows + j * stride + done * size, copy + j * count, count);
-    transpose_padded(copy, count, count, panel + done * kPanelWidth, keys);
+    transpose_rows(copy, count, count, panel + done * kPanelWidth, keys);
   }
 }
 

@@ -34,7 +34,7 @@ struct IndexBuffers {
   char* panels = w.take<char>(kKeyBlock * (4 * padded + 4));
   char* key_rows = w.take<char>(kLoadedRows * 4 * (dim + 8));
   float* scores = w.take<float>(kScoreRows * kStride);
-  float* joined = w.take<float>(kMostRows * kKeyBlock);  // [positions][kKeyBlock]
+  float* joined = w.take<float>(kKeyBlock);  // of one position, whose heads may be in several tiles
 };
 
 struct Indexer {
@@ -105,7 +105,6 @@ struct Indexer {
       for (int64_t x = r, joined; x < r + tile.rows; x += joined) {
         const int64_t head = x % heads, i = first + x / heads;
         joined = each ? 1 : std::min(heads - head, r + tile.rows - x);
-        float* const y = w.joined + x / heads * kKeyBlock;
         uk.join_rows({.s = w.scores + (x - r) * kStride + see.lo,
                       .lds = kStride,
                       .rows = joined,
@@ -114,8 +113,8 @@ struct Indexer {
                       .relu = options.relu,
                       .largest = options.combine != IndexCombine::kSum,
                       .more = !each && head > 0,
-                      .y = y});
-        if (each || head + joined == heads) put(b, each ? head : 0, i, base, see, y);
+                      .y = w.joined});
+        if (each || head + joined == heads) put(b, each ? head : 0, i, base, see, w.joined);
       }
     }
   }

@@ -99,7 +99,7 @@ class GatheredRows {
     const int64_t stride = from_.token_stride();
     for (int64_t p = panels; p-- > 0;) {
       const char* const* const rows = memory_.rows + p * kPanelWidth;
-      const int64_t known = p + 1 < panels ? kPanelWidth + 1 : kPanelWidth;
+      const int64_t known = p + 1 < panels ? kPanelWidth + 1 : kPanelWidth;  // no fault: shorter runs, the same rows
       int64_t n = 1;
       while (n < known && rows[n] == rows[0] + n * stride) ++n;
       together_[p] = from_.panels() ? 1 : n <= kPanelWidth ? n : kPanelWidth + together_[p + 1];
