@@ -1,4 +1,6 @@
 // The formulas in float64 as an engine: they meet every case that the library meets.
+#include <algorithm>
+
 #include "tests/conformance/conformance_engine.h"
 
 namespace conformance {
