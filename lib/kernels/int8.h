@@ -175,8 +175,8 @@ SIMDATTN_INLINE void int8_tile(const Int8Tile& a, const Finish& finish) {
   });
 }
 
-/// f(first row, number of rows as a type) in tiles of kMost rows, then of half as many, ... 1; of 12, 8, 4, 2 and 1; of
-/// 6 and less in tiles of about equal size, because 8 rows would be 6, 1 and 1.
+/// f(first row, number of rows as a type) in tiles of kMost rows, then of half as many, ... 1; after 12 in tiles of 8.
+/// Where kMost is 6, tiles are of about equal size, because 8 rows would be 6, 1 and 1.
 template <int64_t kMost, class F>
 SIMDATTN_INLINE void int8_row_tiles(int64_t first, int64_t rows, const F& f) {
   if constexpr (kMost == 6) {
