@@ -125,7 +125,8 @@ SIMDATTN_INLINE void int8_tile(const Int8Tile& a, const Finish& finish) {
   constexpr int64_t kGroup = kGroupRows<kRows>;
   if constexpr (kGroup == 2) return int8_matrix_tile<kRows, kWeights>(a, finish);
   constexpr bool kFlips = kWeights ? kFlipsValues : kFlipsKeys;
-  // Few sums would wait for each other, so every other step adds to a second set. Those of UDOT gcc would copy.
+  // Few sums would wait for each other, so every other step adds to a second set. Not with UDOT: gcc would copy the
+  // sums.
   constexpr bool kAlternates = kRows <= 2 && kProducts != Products::kPairs && !(kWeights && kFlipsValues);
   Registers<2 * kRows, Ints> sum, more;
   Registers<4, Ints> column;

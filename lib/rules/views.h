@@ -275,7 +275,7 @@ int64_t length_of(const Options& o, int64_t b, int64_t all) {
   if constexpr (requires { o.keys; }) all = o.keys == -1 ? all : o.keys;
   return o.kv_length != nullptr ? o.kv_length[b] : all;
 }
-/// The position of the first of its `rows` query rows.
+/// The position of the first of the `rows` query rows of sequence b, which has `length` keys.
 template <class Options>
 int64_t first_position(const Options& o, int64_t b, int64_t length, int64_t rows) {
   return o.offsets != nullptr ? o.offsets[b] : o.offset == kBottomRight ? length - rows : o.offset;

@@ -27,7 +27,7 @@ struct BasicTokenStore {
   const KvKernels& kernels = uk.kv[index_of(kv.type)];
 
   bool narrow() const { return is_narrow(kv.type); }
-  /// Of a token on its way.
+  /// The type of the elements of a token on its way.
   DType dtype() const { return narrow() ? DType::kF32 : static_cast<DType>(kv.type); }
   bool panels() const { return in_panels(kv); }
 
