@@ -32,6 +32,7 @@ struct Target {
   bool runnable;            // as far as CPU and operating system are concerned
   const char* missing;      // what they lack; "" if nothing
   bool permission = false;  // runs with permission only: request_amx()
+  bool fast_bf16 = false;   // multiplies bf16 in less time than f32
 };
 
 /// What keeps the target from running now; "" if it can. The answer changes once at most, when permission comes.

@@ -27,7 +27,13 @@ struct Registry {
 
   void add(const KernelTable& t) {
     const char* missing = missing_feature(t.isa);
-    storage[size++] = {t.name, t.kernels, t.fma, *missing == '\0', missing, t.isa == Isa::kAmx};
+    storage[size++] = {.name = t.name,
+                       .kernels = t.kernels,
+                       .exact = t.fma,
+                       .runnable = *missing == '\0',
+                       .missing = missing,
+                       .permission = t.isa == Isa::kAmx,
+                       .fast_bf16 = has_fast_bf16(t.isa, tuning_of_cpu())};
   }
 
   static void append(char (&text)[kMaxText], const char* s) { std::strncat(text, s, kMaxText - 1 - std::strlen(text)); }
@@ -130,6 +136,12 @@ const Target* const* simdattn_targets(size_t* count) {
 const char* simdattn_target_name(const Target* target) { return target == nullptr ? "" : target->name; }
 bool simdattn_target_runnable(const Target* target) { return target != nullptr && *missing_now(*target) == '\0'; }
 const char* simdattn_target_missing(const Target* target) { return target == nullptr ? "" : missing_now(*target); }
+Arithmetic simdattn_arithmetic_for(DType q, KvType k, KvType v, const Exec* exec) {
+  const bool all_bf16 = q == DType::kBF16 && k == KvType::kBF16 && v == KvType::kBF16;
+  const Target* target = nullptr;
+  if (!all_bf16 || !resolve(exec == nullptr ? Exec() : *exec, &target).ok()) return Arithmetic::kF32;
+  return target->fast_bf16 ? Arithmetic::kBF16 : Arithmetic::kF32;
+}
 bool simdattn_target_exact(const Target* target) { return target != nullptr && target->exact; }
 
 Status simdattn_find_target(const char* wanted, const Target** target) {

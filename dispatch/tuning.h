@@ -47,6 +47,12 @@ inline const Tuning& tuning_of_cpu() {
   return kCpuFamilies[family].tuning;
 }
 
+/// Whether the instruction set's own products of bf16 are faster than multiply-adds of f32. BFMLALB and BFMLALT of ARM
+/// are none of these: a pair of them adds as many products as two multiply-adds.
+inline bool has_fast_bf16(Isa isa, const Tuning& tuning) {
+  return isa == Isa::kAmx || (isa == Isa::kAvx512Bf16 && !tuning.slow_bf16_pairs);
+}
+
 /// The list of targets is in descending order of Isa, because later instruction sets are faster as a rule. But one
 /// whose own instruction is slow on this CPU stands behind its base. The instruction set at a place of the list,
 /// counted from its end.

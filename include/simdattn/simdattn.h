@@ -53,6 +53,7 @@
 /// | `targets`, `find_target`, `default_target` | which implementations there are |
 /// | `target_name`, `target_runnable`, `target_missing` | its name; whether it can run here, or what it lacks |
 /// | `target_exact`, `target_native` | whether it has the bits of the definition; an arithmetic in hardware |
+/// | `arithmetic_for` | what to multiply operands of some types by here |
 /// | `request_amx` | permission of the operating system to use AMX |
 /// | `version`, `code_name` | of the library; of a status |
 namespace simdattn {
@@ -119,6 +120,15 @@ inline bool target_exact(const Target& target) { return simdattn_target_exact(&t
 /// True if the target has instructions for the arithmetic. Where it has none, the same bits come from emulation.
 inline bool target_native(const Target& target, Arithmetic arithmetic) {
   return simdattn_target_native(&target, arithmetic);
+}
+/// The arithmetic to take for queries, keys and values of these types where nobody has asked for a certain one: kBF16
+/// if all three are bf16 and the target of `exec` multiplies bf16 faster than f32 on this CPU (AMX, with permission;
+/// AVX512-BF16 of AMD), else kF32. Sums are f32 in both; kBF16 rounds weights to the type of the values, as other
+/// libraries do with such operands. It depends on no size, so a decoded row has the bits that it has in the prompt. But
+/// bits then differ between kinds of CPU: name one arithmetic where they must not. Ask after request_amx(), and once
+/// for a cache. kF32 where the target cannot run.
+inline Arithmetic arithmetic_for(DType q, KvType k, KvType v, const Exec& exec = {}) {
+  return simdattn_arithmetic_for(q, k, v, &exec);
 }
 /// Looks a target up by its full name. kTarget if it is unknown or not runnable here; `detail` lists the names that are
 /// runnable here.

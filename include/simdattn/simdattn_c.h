@@ -37,6 +37,9 @@ SIMDATTN_API bool simdattn_target_runnable(const simdattn_target* target);
 SIMDATTN_API bool simdattn_target_exact(const simdattn_target* target);
 /** True if the target has instructions for the arithmetic. */
 SIMDATTN_API bool simdattn_target_native(const simdattn_target* target, simdattn_arithmetic arithmetic);
+/** The arithmetic that is fastest for operands of these types without being less exact than they are. */
+SIMDATTN_API simdattn_arithmetic simdattn_arithmetic_for(simdattn_dtype q, simdattn_kv_type k, simdattn_kv_type v,
+                                                         const simdattn_exec* exec);
 /** What is lacking to run the target; "" if nothing is. */
 SIMDATTN_API const char* simdattn_target_missing(const simdattn_target* target);
 /** Looks a target up by its name. */

@@ -133,7 +133,8 @@ enum class IndexCombine : int32_t {
   kEach = 2, /* not at all: each head has a row of its own (MSA in MiniMax's kernels) */
 };
 
-/** What multiplies. It changes the result, so it is part of a problem and never chosen silently. */
+/** What multiplies. It changes the result, so it is part of a problem and never chosen silently; arithmetic_for() says
+ *  what is fastest here. */
 enum class Arithmetic : int32_t {
   kF32 = 0, /* f32 products, f32 sums */
   /** Everything is rounded to bf16 before it is multiplied; f32 sums in the order of AMX's TDPBF16PS. */

@@ -146,6 +146,35 @@ TEST(Targets, ListIsOrderedByInstructionSetAcrossBackends) {
   }
 }
 
+/// Where the rule says kBF16, told by names and the vendor of the CPU: kF32 for every other set of types everywhere.
+TEST(Targets, ArithmeticDependsOnTypesAndTarget) {
+  bool intel = false;
+#if defined(__x86_64__)
+  intel = __builtin_cpu_is("intel");
+#endif
+  for (const Target* t : targets()) {
+    const std::string name = target_name(*t);
+    const bool fast = name == "intrinsics/amx" || (name == "intrinsics/avx512_bf16" && !intel);
+    for (int q = 0; q <= static_cast<int>(DType::kF16); ++q) {
+      for (int k = 0; k <= static_cast<int>(KvType::kIq4Nl); ++k) {
+        for (int v = 0; v <= static_cast<int>(KvType::kIq4Nl); ++v) {
+          const bool bf16 = q == static_cast<int>(DType::kBF16) && k == static_cast<int>(KvType::kBF16) && v == k;
+          const Arithmetic wanted = fast && bf16 && target_runnable(*t) ? Arithmetic::kBF16 : Arithmetic::kF32;
+          const Arithmetic found =
+              arithmetic_for(static_cast<DType>(q), static_cast<KvType>(k), static_cast<KvType>(v), {.target = t});
+          ASSERT_EQ(found, wanted) << name << ", types " << q << ", " << k << ", " << v;
+        }
+      }
+    }
+    if (fast) EXPECT_TRUE(target_native(*t, Arithmetic::kBF16)) << name;
+  }
+  const Target* usual = nullptr;
+  ASSERT_TRUE(default_target(&usual).ok());
+  const Arithmetic of_usual = arithmetic_for(DType::kBF16, KvType::kBF16, KvType::kBF16, {.target = usual});
+  EXPECT_EQ(arithmetic_for(DType::kBF16, KvType::kBF16, KvType::kBF16), of_usual);
+  EXPECT_EQ(simdattn_arithmetic_for(DType::kBF16, KvType::kBF16, KvType::kBF16, nullptr), of_usual);
+}
+
 #if defined(__x86_64__) && defined(__linux__)
 /// What the kernels are compiled with, in a list of the test's own and as this system names it: a CPU that lacks one
 /// feature alone is at hand nowhere.

@@ -198,10 +198,12 @@ TEST_P(Heap, NoAllocation) {
   const bool any =
       targets().size() > 0 && target_name(target()) != nullptr && version() != nullptr && target_runnable(target()) &&
       target_missing(target()) != nullptr && target_exact(target()) == is_exact() &&
-      target_native(target(), Arithmetic::kF32) && made.batch == 1 && dtype_bytes(DType::kF32) == 4 &&
-      row_bytes(made.type, 8) == 16 && panel_bytes(made.type, 8) == 512 &&
-      kv_bytes(made.type, made.layout, 1, 1, 32, 8) == 512 && !has_scales(made.type) &&
-      contiguous_scales(made, slopes).scales == slopes && scores_workspace(Arithmetic::kBF16, 36) <= memory.size() &&
+      target_native(target(), Arithmetic::kF32) &&
+      arithmetic_for(DType::kF32, KvType::kF32, KvType::kF32, {.target = &target()}) == Arithmetic::kF32 &&
+      made.batch == 1 && dtype_bytes(DType::kF32) == 4 && row_bytes(made.type, 8) == 16 &&
+      panel_bytes(made.type, 8) == 512 && kv_bytes(made.type, made.layout, 1, 1, 32, 8) == 512 &&
+      !has_scales(made.type) && contiguous_scales(made, slopes).scales == slopes &&
+      scores_workspace(Arithmetic::kBF16, 36) <= memory.size() &&
       weighted_values_workspace(Arithmetic::kInt8, 36) <= memory.size() &&
       bilinear_scores_workspace(36, 36) <= memory.size() && additive_scores_workspace(36, 0, 24) <= memory.size() &&
       rope_direct_workspace(18) <= memory.size() && index_scores_workspace(Arithmetic::kF32, 4, 36) <= memory.size() &&
