@@ -167,8 +167,8 @@ TEST(Targets, ArithmeticDependsOnTypesAndTarget) {
       }
     }
     if (fast) {
-        EXPECT_TRUE(target_native(*t, Arithmetic::kBF16)) << name;
-      }
+      EXPECT_TRUE(target_native(*t, Arithmetic::kBF16)) << name;
+    }
   }
   const Target* usual = nullptr;
   ASSERT_TRUE(default_target(&usual).ok());
