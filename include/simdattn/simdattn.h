@@ -357,14 +357,15 @@ inline Status kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta,
 /// must not (cu_q, cu_k, kv_length, kv_start, prefix_end, offsets): a range that meets changed ones returns kStalePlan.
 /// Entries of block tables may change: the plan does not look at them, and every range checks those of the pages that
 /// it reads.
-/// Without data: pointers of arrays may be null, those of scales too (their strides are set all the same). Such a plan
-/// tells sizes, and attention_bind() gives it the data. Without kv_length the sizes hold for all lengths up to
-/// k.length.
+/// Without data: pointers of arrays other than lengths may be null, those of scales, block tables, lists and masks too
+/// (their shapes and strides are set all the same). Such a plan tells sizes, which depend on no address, and
+/// attention_bind() gives it the data. Without kv_length the sizes hold for all lengths up to k.length.
 inline Status attention_plan(const AttentionProblem& problem, Plan* plan, const Exec& exec = {}) {
   return simdattn_attention_plan(&problem, plan, &exec);
 }
 /// Gives a plan the arrays of another problem with the same shapes, strides, types, options and lengths: those of
-/// another layer. kStalePlan where one of these differs; `detail` names it.
+/// another layer. kStalePlan where one of these differs; `detail` names it. What runs then is `problem`: its outputs,
+/// slopes, bias_scale and sinks may be others than the plan had. A mask or bias that has a shape needs data here.
 inline Status attention_bind(const AttentionProblem& problem, Plan* plan) {
   return simdattn_attention_bind(&problem, plan);
 }

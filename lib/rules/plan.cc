@@ -65,6 +65,13 @@ Status check_bound_problem(const AttentionProblem& a, const AttentionProblem& pl
   return {};
 }
 
+Status check_masks_given(const AttentionProblem& a) {
+  const Scoring& s = a.scoring;
+  SIMDATTN_REQUIRE(s.bias.data != nullptr || is_empty(s.bias), kNullPointer, kArgument<"scoring.bias">.null);
+  SIMDATTN_REQUIRE(s.mask.data != nullptr || is_empty(s.mask), kNullPointer, kArgument<"scoring.mask">.null);
+  return {};
+}
+
 Status check_task_range(const Plan& plan, const PlannedTasks& planned, int64_t first, int64_t last, bool reduce,
                         const void* partial, size_t partial_size, const Exec& exec) {
   SIMDATTN_REQUIRE(exec.target == nullptr || exec.target == planned.target, kTarget,

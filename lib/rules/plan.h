@@ -9,13 +9,16 @@ inline constexpr Status kPartialsTooLarge = {Code::kShape, "v.dim: the partial s
 inline constexpr Status kPlanOfOtherSize = {Code::kStructSize, "plan.struct_size: not that of this version"};
 inline constexpr Status kPlanOfOthers = {Code::kStructSize, "plan.struct_size: not made by this version"};
 inline constexpr Status kNoPlan = {Code::kStalePlan, "plan: not made by attention_plan"};
-inline constexpr Status kNoDataYet = {Code::kNullPointer, "problem: arrays are still null"};
 inline constexpr Status kChangedLengths = {
     Code::kStalePlan,
     "plan: cu_q, cu_k, kv_length, kv_start, prefix_end or offsets are not those that it was made from"};
 
-/// Checks that all but addresses of data is as it was when the plan was made.
+/// Checks that all is as it was when the plan was made, but for what nothing in a plan depends on: addresses, which
+/// outputs there are, and whether there are slopes, scales of the bias or sinks.
 Status check_bound_problem(const AttentionProblem& a, const AttentionProblem& planned);
+/// Checks that masks with a shape have data. attention() takes others as absent, but a plan that was made from shapes
+/// has promised them.
+Status check_masks_given(const AttentionProblem& a);
 /// What check_task_range() compares a range with.
 struct PlannedTasks {
   const Target* target;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "lib/contract/steps.h"
-#include "lib/drivers/shared/modifiers.h"
 #include "lib/drivers/shared/rows.h"
 #include "lib/rules/attention.h"
 
@@ -103,7 +102,6 @@ Status divide(const AttentionProblem& a, Threads threads, Division* division) {
   // Half panels where a panel of keys and the one that is fetched meanwhile exceed L1: they would push each other out.
   const bool fills_l1 = 2 * kPanelWidth * row_bytes(a.k.type, sizes.d_qk) >= tuning_of_cpu().l1_bytes;
   d.keys_at_once = fills_l1 ? kPanelWidth / 2 : kPanelWidth;
-  d.modifiers = modifiers_of(rules);
   d.scale = scale_of(rules.scale, sizes.d_qk);
   const bool several = threads == Threads::kSeveral && of_large_blocks.row_blocks < kEnoughTasks;
   const Tasks& tasks = several ? of_small_blocks : of_large_blocks;

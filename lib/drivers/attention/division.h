@@ -44,7 +44,8 @@ struct RowBlockIndex {
   int64_t rows = kRowBlock;  // at most
 };
 
-/// How a problem divides into tasks, and the numbers that all tasks share.
+/// How a problem divides into tasks, and the numbers that all tasks share. A plan keeps it, so it comes from shapes,
+/// lengths and options alone: arrays may come later.
 struct Division {
   AttentionSizes sizes;
   int64_t row_block = kRowBlock;       // rows of a row block; the last one of a sequence may have fewer
@@ -56,7 +57,6 @@ struct Division {
   int64_t keys_at_once = kPanelWidth;  // ScoreTile::keys_at_once
   int64_t tasks = 0;                   // row blocks, or splits of row blocks
   float scale = 0;                     // of scores
-  Modifiers modifiers;                 // what those of the call do
 };
 
 /// True if all sequences have as many rows and keys.

@@ -10,7 +10,7 @@ bool gathers(const RowBlock& rows, int64_t r) {
 
 void look(const RowBlock& rows, KeyBlock* block) {
   const int64_t base = block->base;
-  const bool masks = rows.division.modifiers.hides;
+  const bool masks = rows.run.modifiers.hides;
   Interval last = {0, 0};
   for (int64_t r = 0, n; r < rows.rows; r += n) {
     n = rows.same_from(r);

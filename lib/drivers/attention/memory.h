@@ -68,14 +68,16 @@ class Partials {
   void* memory_;
 };
 
-/// One thread's working memory, whose size does not depend on the lengths of the sequences.
+/// One thread's working memory. Its size depends neither on the lengths of the sequences nor on an address: those of a
+/// plan may change (attention_bind).
 struct AttentionMemory {
   const AttentionKernels& kernels;
   const AttentionProblem& a;
   const AttentionSizes& sizes;
   Workspace w;
+  bool may_share_copies = has_lists(a) && may_lie_inside_keys(a.v, a.k);
   /// Values that lie inside of the keys of a list are read from the copies of these. Else negative.
-  int64_t values_inside_keys = has_lists(a) ? simdattn::values_inside_keys(a.v, a.k) : -1;
+  int64_t values_inside_keys = may_share_copies ? simdattn::values_inside_keys(a.v, a.k) : -1;
   const KvOperands& k = kernels.kv[index_of(a.k.type)];
   const KvOperands& v = kernels.kv[index_of(a.v.type)];
   int64_t query_bytes = kernels.query_bytes(sizes.d_qk);  // of a row of queries as the arithmetic wants it
@@ -87,7 +89,7 @@ struct AttentionMemory {
   char* values = w.take<char>(kernels.values_bytes(sizes.d_v));  // the packed values of a key block
   char* masked = w.take<char>(kernels.values_bytes(std::min(sizes.d_v, kValueGroup)));
   /// Values are read after all keys of a key block: if from copies of these, there must be so many.
-  GatheredMemory gathered_keys{w, a.k.type, sizes.d_qk, values_inside_keys >= 0 ? kKeyBlock / kPanelWidth : 1};
+  GatheredMemory gathered_keys{w, a.k.type, sizes.d_qk, may_share_copies ? kKeyBlock / kPanelWidth : 1};
   GatheredMemory gathered_values{w, a.v.type, sizes.d_v};
   float* alpha = w.take<float>(kScoreRows);
   Interval* see = w.take<Interval>(kRowBlock);  // the keys that the rules let each row see, masks aside
@@ -108,7 +110,8 @@ struct AttentionRun {
   const AttentionProblem& problem;
   const Division& division;
   const UKernels& kernels;
-  void* workspace;  // null: to measure
+  void* workspace;                                      // null: to measure
+  Modifiers modifiers = modifiers_of(problem.scoring);  // what those of the call do
   AttentionMemory memory{kernels_of(kernels, problem.arithmetic, division.most_rows), problem, division.sizes,
                          Workspace(workspace)};
 };

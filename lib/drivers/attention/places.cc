@@ -8,7 +8,7 @@ namespace {
 /// True if masks and bias hide these keys from rows [first_row, last_row) of all heads.
 bool hidden(const AttentionProblem& a, const Division& d, const Sequence& seq, int64_t first_row, int64_t last_row,
             Interval keys) {
-  if (!d.modifiers.hides) return false;
+  if (!modifiers_of(a.scoring).hides) return false;
   for (int64_t i = first_row; i < last_row; ++i) {
     const Interval seen = visible_interval(a.scoring, seq.rules, i) & keys;
     for (int64_t h = 0; h < d.sizes.heads && seen.lo < seen.hi; ++h) {

@@ -117,7 +117,7 @@ Status drivers::attention_bind(const AttentionProblem& a, Plan* plan) {
   AttentionSizes sizes;
   ProblemBytes bytes;
   SIMDATTN_CHECK(check_attention(a, Data::kNeeded, &sizes, &bytes));
-  if (!has_data(a) && s->tasks.tasks > 0) return kNoDataYet;
+  if (s->tasks.tasks > 0) SIMDATTN_CHECK(check_masks_given(a));
   s->problem = a;
   s->bytes = bytes;
   s->tasks.has_data = true;

@@ -18,7 +18,7 @@ RowBlock::RowBlock(const AttentionRun& of, const RowBlockIndex& at) : run(of), i
     n = same_from(r);
     const int64_t i = position_of(r);
     std::fill_n(memory.see + r, n, visible_interval(problem.scoring, sequence.rules, i));
-    if (!division.modifiers.any) continue;
+    if (!run.modifiers.any) continue;
     std::fill_n(memory.modifiers + r, n, row_modifiers(problem.scoring, place_of(sequence, head_of(r), i)));
   }
   fetch_masks(memory.see[0].lo / kKeyBlock * kKeyBlock, 0, rows);
@@ -33,7 +33,7 @@ void RowBlock::load_queries() const {
 }
 
 void RowBlock::fetch_masks(int64_t base, int64_t first, int64_t n) const {
-  if (!division.modifiers.hides || has_lists(problem) || rows <= kFewRows) return;
+  if (!run.modifiers.hides || has_lists(problem) || rows <= kFewRows) return;
   const auto prefetch = [&](const void* p, int64_t size) {
     for (int64_t i = 0; p != nullptr && i < kKeyBlock * size; i += 64) {
       __builtin_prefetch(reinterpret_cast<const void*>(address_at(static_cast<const char*>(p), base * size + i)));

@@ -21,7 +21,7 @@ struct RowBlock {
   Sequence sequence = sequence_of(problem, index.sequence);
   int64_t rows = std::min({division.row_block, index.rows, (sequence.n_q * division.sizes.group) - index.first_row});
   /// Heads of a position that have the same modifiers: all of a group, or 1.
-  int64_t heads_at_once = division.modifiers.by_head ? 1 : division.sizes.group;
+  int64_t heads_at_once = run.modifiers.by_head ? 1 : division.sizes.group;
   Fetch fetch = rows > 1 ? division.fetch : division.fetch_one_row;
   int64_t batch = problem.cu_k == nullptr ? index.sequence : 0;  // of keys and values
   KvStore k_store{problem.k, batch, index.kv_head, sequence.first_key};

@@ -44,7 +44,7 @@ void BlockValues::add(const TileRows& tile, const RowStates& states) const {
 void BlockValues::add_visible(const KeyBlock& block, const TileRows& tile, const RowStates& states) {
   if (!finite_) finite_ = rows_.v.finite(values_, see_);
   if (*finite_) return add(tile, states);
-  const bool masks = rows_.division.modifiers.hides;
+  const bool masks = rows_.run.modifiers.hides;
   rows_.v.add_visible(values_, tile_of(tile, states), rows_.memory.masked, [&](int64_t i, int64_t column) {
     const int64_t r = tile.first + i;
     const int64_t key = block.key(column);

@@ -3,7 +3,7 @@
 namespace simdattn {
 
 bool modify_tile(const RowBlock& rows, const KeyBlock& block, const TileRows& tile) {
-  const Modifiers& modifiers = rows.division.modifiers;
+  const Modifiers& modifiers = rows.run.modifiers;
   if (!modifiers.any && !block.holes) return false;
   bool masked = false;
   for (int64_t i = 0; i < tile.count; ++i) {

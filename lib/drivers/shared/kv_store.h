@@ -43,19 +43,22 @@ void load_scales(const BasicKv<kConst>& kv, const TokenPlace& p, int64_t head, i
   }
 }
 
-/// All that says where tokens of a store are, but for its beginning. A member of BasicKv not named here does not
-/// compile.
+/// All that says where tokens of a store are, but for addresses. A member of BasicKv not named here does not compile.
 inline auto places_of(const ConstKv& kv) {
   const auto& [struct_size, data, type, layout, batch, heads, capacity, length, dim, batch_stride, head_stride,
                token_stride, scales, scale_batch_stride, scale_head_stride, scale_token_stride, block_table,
                block_table_stride, page_size, n_pages, ring, reserved] = kv;
-  return std::tie(type, layout, batch, heads, capacity, batch_stride, head_stride, token_stride, scales,
-                  scale_batch_stride, scale_head_stride, scale_token_stride, block_table, block_table_stride, page_size,
-                  n_pages, ring);
+  return std::tie(type, layout, batch, heads, capacity, batch_stride, head_stride, token_stride, scale_batch_stride,
+                  scale_head_stride, scale_token_stride, block_table_stride, page_size, n_pages, ring);
 }
-/// How far inside of the row of its key each row of values is (latent attention); -1: elsewhere.
+/// True if each row of values may be inside of the row of its key (latent attention), depending on addresses.
+inline bool may_lie_inside_keys(const ConstKv& v, const ConstKv& k) {
+  return k.layout == KvLayout::kRows && places_of(v) == places_of(k) &&
+         row_bytes(v.type, v.dim) <= row_bytes(k.type, k.dim);
+}
+/// How far inside of the row of its key each row of values is, of values that may be there; -1: elsewhere.
 inline int64_t values_inside_keys(const ConstKv& v, const ConstKv& k) {
-  if (k.layout != KvLayout::kRows || places_of(v) != places_of(k)) return -1;
+  if (v.scales != k.scales || v.block_table != k.block_table) return -1;
   const int64_t inside = static_cast<const char*>(v.data) - static_cast<const char*>(k.data);
   return inside >= 0 && inside + row_bytes(v.type, v.dim) <= row_bytes(k.type, k.dim) ? inside : -1;
 }
