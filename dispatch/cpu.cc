@@ -1,5 +1,6 @@
 #include "dispatch/cpu.h"
 
+#include <cerrno>
 #include <cstddef>
 
 #if defined(__x86_64__)
@@ -157,16 +158,22 @@ static bool permitted = false;
 
 bool has_permission() { return __atomic_load_n(&permitted, __ATOMIC_RELAXED); }
 
-bool request_permission() {
+int request_permission() {
 #if defined(__x86_64__) && defined(__linux__)
   constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM; older C libraries do not name it
   constexpr int kTileData = 18;
-  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) return false;
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) return errno;
   __atomic_store_n(&permitted, true, __ATOMIC_RELAXED);
-  return true;
+  return 0;
 #else
-  return false;
+  return ENOSYS;
 #endif
+}
+
+const char* refusal(int error) {
+  // Linux looks at the alternate stacks of all threads (arch/x86/kernel/fpu/xstate.c, __xstate_request_perm).
+  return error == ENOSPC ? "request_amx: a thread has an alternate signal stack of less than AT_MINSIGSTKSZ bytes"
+                         : "request_amx: the operating system refuses";
 }
 
 }  // namespace simdattn

@@ -40,8 +40,10 @@ const char* missing_feature(Isa isa);
 /// True once request_permission() has got it.
 bool has_permission();
 /// Asks for the state of AMX tiles (8 KiB a thread), which Linux gives a process that asks, never takes back, and
-/// passes on to forked processes.
-bool request_permission();
+/// passes on to forked processes. 0, or the error number.
+int request_permission();
+/// Why Linux has refused, as a sentence of request_amx().
+const char* refusal(int error);
 
 /// A feature that the instruction sets first .. last need.
 struct CpuFeature {

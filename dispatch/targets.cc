@@ -18,11 +18,11 @@ struct Registry {
   Target storage[kMaxTargets];
   const Target* list[kMaxTargets];
   size_t size;
-  // The default. Null: SIMDATTN_TARGET names none that can run.
-  const Target* chosen;            // until permission comes
-  const Target* chosen_permitted;  // from then on
-  char unknown[kMaxText];          // sentences with the list of good names
-  char bad_environment[kMaxText];
+  struct Answers {
+    const Target* chosen;    // the default; null: SIMDATTN_TARGET names none that can run
+    char unknown[kMaxText];  // sentences with the list of good names
+    char bad_environment[kMaxText];
+  } answers[2];  // until permission comes; from then on
   char no_amx[kMaxText];
 
   void add(const KernelTable& t) {
@@ -37,13 +37,13 @@ struct Registry {
   }
 
   static void append(char (&text)[kMaxText], const char* s) { std::strncat(text, s, kMaxText - 1 - std::strlen(text)); }
-  void write_sentence(char (&text)[kMaxText], const char* start) const {
+  void write_sentence(char (&text)[kMaxText], const char* start, bool permission) const {
     append(text, start);
     for (size_t i = 0; i < size; ++i) {
       if (!storage[i].runnable) continue;
       append(text, " ");
       append(text, storage[i].name);
-      if (storage[i].permission) append(text, " (after request_amx())");
+      if (storage[i].permission && !permission) append(text, " (after request_amx())");
     }
   }
 
@@ -68,14 +68,16 @@ struct Registry {
     add(*std::find_if(kScalarTables.begin(), kScalarTables.end(), runs));
     for (size_t i = 0; i < size; ++i) list[i] = &home->storage[i];
 
-    write_sentence(unknown, "name: no target of this name can run here; these can:");
-    write_sentence(bad_environment, "SIMDATTN_TARGET: no target of this name can run here; these can:");
     append(no_amx, "request_amx: this CPU or operating system lacks ");
     append(no_amx, missing_feature(Isa::kAmx));
     const char* wanted = std::getenv("SIMDATTN_TARGET");
     if (wanted != nullptr && *wanted == '\0') wanted = nullptr;
-    chosen = choose(wanted, false);
-    chosen_permitted = choose(wanted, true);
+    for (const bool permission : {false, true}) {
+      Answers& a = answers[permission];
+      a.chosen = choose(wanted, permission);
+      write_sentence(a.unknown, "name: no target of this name can run here; these can:", permission);
+      write_sentence(a.bad_environment, "SIMDATTN_TARGET: no target of this name can run here; these can:", permission);
+    }
   }
 };
 
@@ -148,7 +150,7 @@ Status simdattn_find_target(const char* wanted, const Target** target) {
   if (wanted == nullptr) return {Code::kNullPointer, "name: must not be null"};
   if (target == nullptr) return {Code::kNullPointer, "target: must not be null"};
   const Target* const t = registry().choose(wanted, true);
-  if (t == nullptr) return {Code::kTarget, registry().unknown};
+  if (t == nullptr) return {Code::kTarget, registry().answers[has_permission()].unknown};
   if (t->permission && !has_permission()) {
     return {Code::kTarget, "name: this target needs permission: call request_amx()"};
   }
@@ -159,20 +161,20 @@ Status simdattn_find_target(const char* wanted, const Target** target) {
 Status simdattn_default_target(const Target** target) {
   if (target == nullptr) return {Code::kNullPointer, "target: must not be null"};
   const auto& r = registry();
-  const Target* const chosen = has_permission() ? r.chosen_permitted : r.chosen;
-  if (chosen == nullptr) {
-    return {Code::kTarget, r.chosen_permitted != nullptr
+  const Registry::Answers& now = r.answers[has_permission()];
+  if (now.chosen == nullptr) {
+    return {Code::kTarget, r.answers[true].chosen != nullptr
                                ? "SIMDATTN_TARGET: this target needs permission: call request_amx()"
-                               : r.bad_environment};
+                               : now.bad_environment};
   }
-  *target = chosen;
+  *target = now.chosen;
   return {};
 }
 
 Status simdattn_request_amx(void) {
   if (*missing_feature(Isa::kAmx) != '\0') return {Code::kTarget, registry().no_amx};
-  if (!request_permission()) return {Code::kTarget, "request_amx: the operating system refuses"};
-  return {};
+  const int error = request_permission();
+  return error == 0 ? Status{} : Status{Code::kTarget, refusal(error)};
 }
 
 #define SIMDATTN_TEXT_OF(x) #x

@@ -140,9 +140,11 @@ inline Status default_target(const Target** target) { return simdattn_default_ta
 /// Asks the operating system to let this process use AMX. Before, "intrinsics/amx" is not runnable; afterwards it is
 /// the default, unless SIMDATTN_TARGET says otherwise. No result changes a bit. Call it before the first plan; a second
 /// call does nothing. Other threads of the process and forked processes have the permission too, and it cannot be given
-/// back. For a thread that has run AMX the operating system saves 8 KiB more of registers, on alternative signal stacks
-/// too.
-/// kTarget where there is no AMX: `detail` names what is missing.
+/// back. For a thread that has run AMX the operating system saves 8 KiB more of registers, on alternate signal stacks
+/// too: before this call, those of all threads must have getauxval(AT_MINSIGSTKSZ) bytes, some 12 KiB.
+/// A call that takes AMX configures its tiles, and at its end as they were: a thread may configure its own once. What
+/// tiles hold is lost.
+/// kTarget where there is no AMX, or where an alternate signal stack is too small: `detail` names what is missing.
 inline Status request_amx() { return simdattn_request_amx(); }
 
 // ---------------------------------------------------------------------------------------------------------------------

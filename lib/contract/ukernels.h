@@ -395,6 +395,11 @@ struct KvOperands {
   bool takes_lists = false;
 };
 
+/// What a caller had in registers that `begin` sets for the slots: the memory operand of LDTILECFG.
+struct alignas(64) KeptRegisters {
+  unsigned char bytes[64];
+};
+
 /// The inside of attention in one arithmetic. Its slots alone know the formats of query rows, packed panels and packed
 /// values, so each target may choose what its instructions take.
 struct AttentionKernels {
@@ -417,9 +422,10 @@ struct AttentionKernels {
   /// Packed values of a key block: v is where they begin, `first_key` the first one that is added; strides are not
   /// used. `o` has whole groups of kValueGroup columns, zeros past the last one. Bytes of zero hold zeros.
   void (*value_packed)(const ValueTile&);
-  /// Called before the first and after the last of these slots in a range of tasks; null: nothing to do.
-  void (*begin)() = nullptr;
-  void (*end)() = nullptr;
+  /// Called before the first and after the last of these slots in a range of tasks: `end` sets again what `begin` has
+  /// kept. Null: nothing to do.
+  void (*begin)(KeptRegisters* kept) = nullptr;
+  void (*end)(const KeptRegisters& kept) = nullptr;
   /// Kernels of tasks of at most kFewRows rows, where they are faster than those above. Null: those above serve all
   /// tasks.
   const AttentionKernels* of_few_rows = nullptr;

@@ -9,6 +9,7 @@ namespace {
 /// every statement is volatile, or compilers would move or drop it.
 struct HardwareTiles {
   static void configure(const TileConfiguration& c) { __asm__ volatile("ldtilecfg %0" : : "m"(c)); }
+  static void store_configuration(TileConfiguration* c) { __asm__ volatile("sttilecfg %0" : "=m"(*c)); }
   static void release() { __asm__ volatile("tilerelease"); }
 
   template <int kTile>
@@ -35,7 +36,7 @@ struct HardwareTiles {
     }
   }
 };
-using Kernels = AmxKernels<HardwareTiles>;
+using Kernels = AmxKernels<HardwareTiles, avx3_dl>;
 
 }  // namespace
 
@@ -48,20 +49,9 @@ void Amx::value_packed(const ValueTile& a) { Kernels::bf16_values<true>(a); }
 void Amx::value_tile(const ValueTile& a) { Kernels::bf16_values<false>(a); }
 void Amx::int8_score_packed(const ScoreTile& a) { Kernels::int8_scores(a); }
 void Amx::int8_value_packed(const ValueTile& a) { Kernels::int8_values_packed(a); }
-void Amx::begin() { Kernels::begin(); }
-void Amx::end() { Kernels::end(); }
-
-void Amx::prepare_weights(const float* in, float* out, int64_t n) {
-  for (int64_t j = 0; j < n; j += kChainGroup) numbers<kUnit>(in + j, n - j).store_unaligned(out + j);
-}
-
-void Amx::narrow_weights(float* w, int64_t ldw, int64_t rows, int64_t columns) {
-  for (int64_t r = 0; r < rows; ++r, w += ldw) {
-    for (int64_t c = 0; c < columns; c += kChainGroup) {
-      const Floats high = c + 16 < columns ? load(w + c + 16) : Floats(0.0f);
-      arranged_upper<kUnit>(load(w + c), high).store_unaligned(w + c);
-    }
-  }
-}
+void Amx::softmax_tile(const SoftmaxTile& a) { Kernels::bf16_softmax(a); }
+void Amx::prepare_weights(const float* in, float* out, int64_t n) { Kernels::bf16_prepare_weights(in, out, n); }
+void Amx::begin(KeptRegisters* kept) { Kernels::begin(kept); }
+void Amx::end(const KeptRegisters& kept) { Kernels::end(kept); }
 
 }  // namespace simdattn

@@ -2,9 +2,11 @@
 // Tiles 0 and 1 are the sums of the first 16 rows, 2 and 3 of the second; 4 and 5 hold rows, 6 and 7 columns.
 #pragma once
 
+#include <bit>
 #include <cstring>
 
 #include "dispatch/environment.h"
+#include "lib/kernels/bf16_chains.h"
 #include "lib/overlays/bf16_packing.h"
 
 namespace simdattn {
@@ -24,7 +26,7 @@ struct alignas(64) TileConfiguration {
   uint16_t row_bytes[16] = {};
   uint8_t rows[16] = {};
 };
-static_assert(sizeof(TileConfiguration) == 64);
+static_assert(sizeof(TileConfiguration) == sizeof(KeptRegisters));
 
 /// TDPBF16PS, TDPBSSD, TDPBUSD: what the numbers of the left operand are.
 enum class Numbers { kBf16, kSigned, kUnsigned };
@@ -33,7 +35,7 @@ enum class Numbers { kBf16, kSigned, kUnsigned };
 [[gnu::noinline]] void scale_scores(float* s, int64_t lds, int64_t rows, float scale) {
   const Floats factor(scale);
   for (int64_t r = 0; r < rows; ++r, s += lds) {
-    for (int64_t c = 0; c < kPanelWidth; c += 16) store(mul_add(load(s + c), factor, Floats(0.0f)), s + c);
+    for (int64_t c = 0; c < kPanelWidth; c += 16) store(chain_step(load(s + c), factor, Floats(0.0f)), s + c);
   }
 }
 
@@ -44,7 +46,8 @@ struct LeftRows {
   int64_t step;
 };
 
-template <class Tiles>
+/// Tiles: the instructions. Integers::weigh_rows(): weights of kInt8 as bytes.
+template <class Tiles, class Integers>
 struct AmxKernels {
   /// Tiles of rows and sums have `rows` rows.
   static void configure(int64_t rows) {
@@ -55,8 +58,18 @@ struct AmxKernels {
     }
     Tiles::configure(c);
   }
-  static void begin() { configure(kAmxRows); }
-  static void end() { Tiles::release(); }
+  static void begin(KeptRegisters* kept) {
+    TileConfiguration of_caller;
+    Tiles::store_configuration(&of_caller);
+    *kept = std::bit_cast<KeptRegisters>(of_caller);
+    configure(kAmxRows);
+  }
+  /// What the caller's tiles held is lost, as after any call that may use them.
+  static void end(const KeptRegisters& kept) {
+    const auto of_caller = std::bit_cast<TileConfiguration>(kept);
+    if (of_caller.palette == 0) Tiles::release();
+    else Tiles::configure(of_caller);
+  }
 
   /// f(first row, rows) for as many whole tiles of rows as there are, then for what is left in tiles of that size.
   template <class F>
@@ -185,6 +198,21 @@ struct AmxKernels {
     });
   }
 
+  /// Weights are numbers of bf16 at last, in their places as operands.
+  static void bf16_softmax(const SoftmaxTile& a) {
+    softmax_tile<true>(a);
+    float* w = a.s;
+    for (int64_t r = 0; r < a.rows; ++r, w += a.lds) {
+      for (int64_t c = 0; c < a.columns; c += kChainGroup) {
+        const Floats high = c + 16 < a.columns ? load(w + c + 16) : Floats(0.0f);
+        arranged_upper<Amx::kUnit>(load(w + c), high).store_unaligned(w + c);
+      }
+    }
+  }
+  static void bf16_prepare_weights(const float* in, float* out, int64_t n) {
+    for (int64_t j = 0; j < n; j += kChainGroup) numbers<Amx::kUnit>(in + j, n - j).store_unaligned(out + j);
+  }
+
   // ---- kInt8 ----
 
   static void int8_scores(const ScoreTile& a) {
@@ -226,7 +254,7 @@ struct AmxKernels {
         part.rows = count;
         part.scales = scales;
         std::memset(p, 0, static_cast<size_t>(count * kWeightBytes));  // steps begin and end at other keys, too
-        avx3_dl::weigh_rows(part, p, kWeightBytes, scale, start);
+        Integers::weigh_rows(part, p, kWeightBytes, scale, start);
         const LeftRows weights = {reinterpret_cast<const char*>(p) + first * kTileBytes, kWeightBytes, kTileBytes};
         for (int64_t c = 0; c < dim; c += kValueGroup) {
           const char* block = static_cast<const char*>(a.v) + c * kKeyBlock;

@@ -52,11 +52,10 @@ struct Amx {
   static void value_tile(const ValueTile& a);  // rows of bf16
   static void int8_score_packed(const ScoreTile& a);
   static void int8_value_packed(const ValueTile& a);
-  static void begin();
-  static void end();
+  static void softmax_tile(const SoftmaxTile& a);
   static void prepare_weights(const float* in, float* out, int64_t n);  // `out`: n rounded up to 32 numbers
-  /// Weights that are rounded already, to their places as operands. `columns`: a multiple of 16.
-  static void narrow_weights(float* w, int64_t ldw, int64_t rows, int64_t columns);
+  static void begin(KeptRegisters* kept);
+  static void end(const KeptRegisters& kept);
 };
 
 // The base packs keys and values of kInt8. weigh_rows: int8_weigh_rows(), for overlays whose products are others.
@@ -143,11 +142,24 @@ constexpr UKernels with_int8(UKernels table, int64_t tile_rows, void (*value_sto
   kernels.kv[index_of(KvType::kInt8)].value_tile = value_stored;
   return table;
 }
-/// kSoftmax leaves numbers of bf16 as f32.
-template <void (*kSoftmax)(const SoftmaxTile&)>
-void amx_softmax_tile(const SoftmaxTile& a) {
-  kSoftmax(a);
-  Amx::narrow_weights(a.s, a.lds, a.rows, a.columns);
+/// kBF16 and kInt8 on tiles, by the slots of K. `table` has kInt8 in dot products of bytes.
+template <class K>
+constexpr UKernels with_tiles(UKernels table, const AttentionKernels* of_few_rows) {
+  AttentionKernels& pairs = table.attention[index_of(Arithmetic::kBF16)];
+  for (KvOperands& kv : pairs.kv) kv.value_tile = nullptr;  // the base's take weights of f32
+  pairs = bf16_pairs<K>(pairs, Amx::kRows);
+  pairs.kv[index_of(KvType::kBF16)].pack_panel = nullptr;  // panels of bf16 are packed ones
+  pairs.softmax_tile = K::softmax_tile;
+  pairs.prepare_weights = K::prepare_weights;
+  pairs.of_few_rows = of_few_rows;
+  AttentionKernels& integers = table.attention[index_of(Arithmetic::kInt8)];
+  integers.tile_rows = Amx::kRows;
+  set_int8_products(integers, K::int8_score_packed, K::int8_value_packed);
+  for (AttentionKernels* kernels : {&pairs, &integers}) {
+    kernels->begin = K::begin;
+    kernels->end = K::end;
+  }
+  return table;
 }
 
 // The tables, found by overlaid<base>(pointer to name). The number is how many rows are computed at a time where rows
@@ -162,22 +174,8 @@ constexpr UKernels overlaid(const avx3_dl*) {
 }
 template <const UKernels& kBase>
 constexpr UKernels overlaid(const amx*) {
-  UKernels table = overlaid<kBase>(static_cast<const avx3_dl*>(nullptr));
-  AttentionKernels& pairs = table.attention[index_of(Arithmetic::kBF16)];
-  for (KvOperands& kv : pairs.kv) kv.value_tile = nullptr;  // the base's take weights of f32
-  pairs = bf16_pairs<Amx>(pairs, Amx::kRows);
-  pairs.kv[index_of(KvType::kBF16)].pack_panel = nullptr;  // panels of bf16 are packed ones
-  pairs.softmax_tile = amx_softmax_tile<kBase.attention[index_of(Arithmetic::kBF16)].softmax_tile>;
-  pairs.prepare_weights = Amx::prepare_weights;
-  pairs.of_few_rows = &kBase.attention[index_of(Arithmetic::kBF16)];
-  AttentionKernels& integers = table.attention[index_of(Arithmetic::kInt8)];
-  integers.tile_rows = Amx::kRows;
-  set_int8_products(integers, Amx::int8_score_packed, Amx::int8_value_packed);
-  for (AttentionKernels* kernels : {&pairs, &integers}) {
-    kernels->begin = Amx::begin;
-    kernels->end = Amx::end;
-  }
-  return table;
+  return with_tiles<Amx>(overlaid<kBase>(static_cast<const avx3_dl*>(nullptr)),
+                         &kBase.attention[index_of(Arithmetic::kBF16)]);
 }
 template <const UKernels& kBase>
 constexpr UKernels overlaid(const avx512_bf16*) {

@@ -27,6 +27,10 @@
 #include "tests/support/target_test.h"
 
 namespace simdattn::test {
+
+/// Those that have a name in the list.
+std::vector<const Target*> runnable_targets() { return library_targets(); }
+
 namespace {
 
 class Dispatch : public TargetTest {};

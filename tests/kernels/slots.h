@@ -210,13 +210,13 @@ inline Guarded prepared(const AttentionKernels& kernels, const Rows& q, Guard gu
 class SlotTest : public TargetTest {
  protected:
   SlotTest() {
-    for (const AttentionKernels& kernels : uk().attention) {
-      if (kernels.begin != nullptr) kernels.begin();
+    for (size_t i = 0; i < kArithmetics; ++i) {
+      if (uk().attention[i].begin != nullptr) uk().attention[i].begin(&kept_[i]);
     }
   }
   ~SlotTest() override {
-    for (const AttentionKernels& kernels : uk().attention) {
-      if (kernels.end != nullptr) kernels.end();
+    for (size_t i = kArithmetics; i-- > 0;) {
+      if (uk().attention[i].end != nullptr) uk().attention[i].end(kept_[i]);
     }
   }
   static const UKernels& uk() { return *target().kernels; }
@@ -238,6 +238,7 @@ class SlotTest : public TargetTest {
 
  private:
   Environment environment_;  // slots rely on it
+  KeptRegisters kept_[kArithmetics];
 };
 
 /// The slots of f32 arithmetic, and those that every arithmetic shares.

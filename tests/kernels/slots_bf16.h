@@ -8,14 +8,10 @@
 #include <vector>
 
 #include "tests/kernels/slots.h"
+#include "tests/support/records.h"
 
 namespace simdattn::test {
 
-#ifdef __aarch64__
-constexpr bool kFlushesBeforeRounding = true;
-#else
-constexpr bool kFlushesBeforeRounding = false;
-#endif
 constexpr double kSmallest = 0x1p-126;
 
 /// Numbers of a case. Products of tiny ones lie around the smallest normal number, where results are flushed or not.
@@ -37,7 +33,7 @@ inline float number_of(Random& random, Class c) {
 class Bf16Slots : public SlotTest {
  protected:
   /// See narrow_weights().
-  static bool has_narrow_weights() { return std::string_view(target_name(target())) == "intrinsics/amx"; }
+  static bool has_narrow_weights() { return kernels().begin != nullptr; }
   static const AttentionKernels& of(const UKernels& t) { return t.attention[index_of(Arithmetic::kBF16)]; }
   static const AttentionKernels& definition() { return of(SlotTest::definition()); }
   static const AttentionKernels& kernels() { return of(uk()); }
@@ -93,7 +89,7 @@ class Bf16Slots : public SlotTest {
   }
 };
 
-/// Numbers of a group of weights that intrinsics/amx takes as pairs of bf16, in the first half of the group's floats.
+/// Numbers of a group of weights that tiles take as pairs of bf16, in the first half of the group's floats.
 constexpr int64_t kNarrowGroup = 32;
 
 /// What it has of n weights, apart from the numbers in the second halves.

@@ -1,11 +1,13 @@
-// Compiled for the CPUs of Isa::kAvx3Dl; nothing here runs before somebody calls it.
+// Compiled with vectors of 16 lanes of any kind, and the target over a table that SIMDATTN_SOFTWARE_BASE names, for
+// CPUs of SIMDATTN_SOFTWARE_ISA; nothing but software_tiles() runs before somebody has asked it.
 #include "tests/kernels/software_tiles.h"
 
-#include <cmath>
+#include <atomic>
 #include <cstring>
 
-#include "lib/contract/dtypes.h"
-#include "lib/definition/flushed.h"
+#include "dispatch/cpu.h"
+#include "lib/kernels/bf16_chains.h"
+#include "lib/kernels/int8.h"
 #include "lib/overlays/amx_kernels.h"
 
 namespace simdattn::test {
@@ -15,16 +17,6 @@ struct Tile {
   alignas(64) unsigned char row[16][64];
 };
 
-struct State {
-  TileConfiguration config;
-  bool ready;
-  Tile tile[8];
-  TileCounts counts;
-};
-thread_local State state;
-
-void expect(bool rule) { state.counts.broken_rules += rule ? 0 : 1; }
-
 template <class T>
 T number(const Tile& t, int row, int i) {
   T x;
@@ -32,10 +24,18 @@ T number(const Tile& t, int row, int i) {
   return x;
 }
 
+struct State {
+  TileConfiguration config = {.palette = 0};  // palette 0: tiles cannot be used
+  Tile tile[8];
+};
+thread_local State state;
+std::atomic<int64_t> products, begun, ended, broken_rules;
+
+void expect(bool rule) { broken_rules += rule ? 0 : 1; }
+
 struct SoftwareTiles {
   static void configure(const TileConfiguration& c) {
     state.config = c;
-    state.ready = true;
     std::memset(state.tile, 0, sizeof(state.tile));
     expect(c.palette == 1 && c.start_row == 0);
     for (int t = 0; t < 16; ++t) {
@@ -43,12 +43,10 @@ struct SoftwareTiles {
       if (t >= 8) expect(c.rows[t] == 0);
     }
   }
-  static void release() {
-    expect(state.ready);
-    state.ready = false;
-  }
+  static void store_configuration(TileConfiguration* c) { *c = state.config; }
+  static void release() { state.config = {.palette = 0}; }
   static int rows(int t) {
-    expect(state.ready && state.config.rows[t] > 0);
+    expect(state.config.palette == 1 && state.config.rows[t] > 0);
     return state.config.rows[t];
   }
   static size_t bytes(int t) { return state.config.row_bytes[t]; }
@@ -71,124 +69,124 @@ struct SoftwareTiles {
     for (int r = 0; r < n; ++r) std::memcpy(static_cast<char*>(p) + r * stride, state.tile[kTile].row[r], bytes(kTile));
   }
 
-  /// c[i][j] = f(c[i][j], row i of a, column j of b): what they hold in common are `depth` groups of 4 bytes.
-  template <class T, int kC, int kA, int kB, class F>
-  static void product(const F& f) {
-    // The instructions do not consult the control register.
-    const unsigned before = _mm_getcsr();
-    _mm_setcsr(0x1F80);
-    every_element<T, kC, kA, kB>(f);
-    _mm_setcsr(before);
-  }
-  template <class T, int kC, int kA, int kB, class F>
-  [[gnu::noinline]] static void every_element(const F& f) {
-    ++state.counts.products;
-    const int m = rows(kC);
-    const int depth = static_cast<int>(bytes(kA) / 4);
-    const int n = static_cast<int>(bytes(kC) / 4);
-    expect(m == rows(kA) && depth == rows(kB) && bytes(kB) == bytes(kC) && kC != kA && kC != kB && kA != kB);
-    for (int i = 0; i < m; ++i) {
-      for (int j = 0; j < n; ++j) {
-        T c = number<T>(state.tile[kC], i, j);
-        c = f(c, i, j, depth);
-        std::memcpy(state.tile[kC].row[i] + 4 * j, &c, 4);
-      }
-    }
-  }
-  template <int kC, int kA, int kB>
-  static void add_bf16() {
-    product<float, kC, kA, kB>([](float c, int i, int j, int depth) {
-      float chain[2] = {0.0f, 0.0f};
-      for (int k = 0; k < depth; ++k) {
-        for (int half = 0; half < 2; ++half) {
-          const float x = to_f32(number<bf16>(state.tile[kA], i, 2 * k + half));
-          const float y = to_f32(number<bf16>(state.tile[kB], k, 2 * j + half));
-          chain[half] = scalar::flushed_fma(x, y, chain[half]);
-        }
-      }
-      return scalar::flushed_add(c, scalar::flushed_add(chain[0], chain[1]));
-    });
-  }
-  template <class A, int kC, int kA, int kB>
-  static void add_integers() {
-    product<int32_t, kC, kA, kB>([](int32_t c, int i, int j, int depth) {
-      for (int k = 0; k < 4 * depth; ++k) {
-        c += int32_t{number<A>(state.tile[kA], i, k)} * number<int8_t>(state.tile[kB], k / 4, 4 * j + k % 4);
-      }
-      return c;
-    });
-  }
   template <Numbers kNumbers, int kC, int kA, int kB>
   static void add() {
+    ++products;
+    const int depth = static_cast<int>(bytes(kA) / 4);
+    expect(rows(kC) == rows(kA) && depth == rows(kB) && bytes(kB) == 64 && bytes(kC) == 64);
+    static_assert(kC != kA && kC != kB && kA != kB);
+    const FlushSubnormals flush;
     if constexpr (kNumbers == Numbers::kBf16) {
-      add_bf16<kC, kA, kB>();
+      add_bf16(&state.tile[kC], state.tile[kA], state.tile[kB], rows(kC), depth);
     } else {
-      add_integers<std::conditional_t<kNumbers == Numbers::kSigned, int8_t, uint8_t>, kC, kA, kB>();
+      using A = std::conditional_t<kNumbers == Numbers::kSigned, int8_t, uint8_t>;
+      add_integers<A>(&state.tile[kC], state.tile[kA], state.tile[kB], rows(kC), depth);
+    }
+  }
+  /// Lanes are columns. Number 2 k + h of a row meets half h of row k of b, and enters chain h.
+  [[gnu::noinline]] static void add_bf16(Tile* c, const Tile& a, const Tile& b, int rows, int depth) {
+    for (int i = 0; i < rows; ++i) {
+      Floats chain[2] = {Floats(0.0f), Floats(0.0f)};
+      for (int k = 0; k < depth; ++k) {
+        const Bits32 pairs = Bits32::load_unaligned(b.row[k]);
+        const Floats column[] = {float_of(pairs << 16), float_of(pairs & Bits32(0xFFFF0000u))};
+        for (int h = 0; h < 2; ++h) {
+          chain[h] = chain_step(Floats(to_f32(number<bf16>(a, i, 2 * k + h))), column[h], chain[h]);
+        }
+      }
+      auto* const sums = reinterpret_cast<float*>(c->row[i]);
+      simdattn::store(chain_sum(simdattn::load(sums), chain_sum(chain[0], chain[1])), sums);
+    }
+  }
+  template <class A>
+  [[gnu::noinline]] static void add_integers(Tile* c, const Tile& a, const Tile& b, int rows, int depth) {
+    for (int i = 0; i < rows; ++i) {
+      auto* const sums = reinterpret_cast<int32_t*>(c->row[i]);
+      Ints sum = Ints::load_unaligned(sums);
+      for (int k = 0; k < 4 * depth; ++k) {
+        const Ints cells = Ints::load_unaligned(reinterpret_cast<const int32_t*>(b.row[k / 4]));
+        sum = sum + Ints(number<A>(a, i, k)) * (cells << (24 - 8 * (k % 4)) >> 24);
+      }
+      sum.store_unaligned(sums);
     }
   }
 };
+struct Integers {
+  static constexpr auto weigh_rows = int8_weigh_rows;
+};
+using Kernels = AmxKernels<SoftwareTiles, Integers>;
+struct Slots {
+  static constexpr int64_t kUnit = Amx::kUnit;
+  static constexpr auto score_packed = Kernels::bf16_scores;
+  static constexpr auto score_tile = Kernels::bf16_scores;
+  static constexpr auto value_packed = Kernels::bf16_values<true>;
+  static constexpr auto value_tile = Kernels::bf16_values<false>;
+  static constexpr auto int8_score_packed = Kernels::int8_scores;
+  static constexpr auto int8_value_packed = Kernels::int8_values_packed;
+  static constexpr auto softmax_tile = Kernels::bf16_softmax;
+  static constexpr auto prepare_weights = Kernels::bf16_prepare_weights;
+  static void begin(KeptRegisters* kept) {
+    ++begun;
+    Kernels::begin(kept);
+  }
+  static void end(const KeptRegisters& kept) {
+    ++ended;
+    Kernels::end(kept);
+  }
+};
 
-using Kernels = AmxKernels<SoftwareTiles>;
-
-void begin() {
-  ++state.counts.begun;
-  expect(!state.ready);
-  Kernels::begin();
-}
-void end() {
-  ++state.counts.ended;
-  Kernels::end();
-}
-
-template <class Add>
-void on_tiles(const void* a, const void* b, void* c, const Add& add) {
-  Kernels::begin();
+template <Numbers kNumbers>
+void add(const void* a, const void* b, void* c) {
+  KeptRegisters kept;
+  Kernels::begin(&kept);
   SoftwareTiles::load<0>(c, 64);
   SoftwareTiles::load<4>(a, 64);
   SoftwareTiles::load<6>(b, 64);
-  add();
+  SoftwareTiles::add<kNumbers, 0, 4, 6>();
   SoftwareTiles::store<0>(c, 64);
-  Kernels::end();
+  Kernels::end(kept);
+}
+
+/// Of a caller: no tile of the kernels has this size.
+TileConfiguration caller() {
+  TileConfiguration c;
+  for (int t = 0; t < 8; ++t) {
+    c.row_bytes[t] = 32;
+    c.rows[t] = 7;
+  }
+  return c;
+}
+
+const Target* target_named(const char* name) {
+  for (const Target* t : targets()) {
+    if (std::strcmp(target_name(*t), name) == 0) return t;
+  }
+  return nullptr;
 }
 
 }  // namespace
 
-UKernels over_software_tiles(const UKernels& amx) {
-  UKernels table = amx;
-  AttentionKernels& half = table.attention[index_of(Arithmetic::kBF16)];
-  half.begin = begin;
-  half.end = end;
-  half.value_packed = Kernels::bf16_values<true>;
-  for (KvOperands& kv : half.kv) {
-    kv.score_packed = Kernels::bf16_scores;
-    if (kv.score_tile != nullptr) kv.score_tile = Kernels::bf16_scores;
-    if (kv.value_tile != nullptr) kv.value_tile = Kernels::bf16_values<false>;
-  }
-  AttentionKernels& integers = table.attention[index_of(Arithmetic::kInt8)];
-  integers.begin = begin;
-  integers.end = end;
-  integers.value_packed = Kernels::int8_values_packed;
-  const auto instructions = integers.kv[index_of(KvType::kF32)].score_packed;
-  for (KvOperands& kv : integers.kv) {
-    if (kv.score_packed == instructions) kv.score_packed = Kernels::int8_scores;
-  }
-  return table;
+const Target* software_tiles() {
+  const Target* const base = target_named(SIMDATTN_SOFTWARE_BASE);
+  if (base == nullptr || *missing_feature(Isa::SIMDATTN_SOFTWARE_ISA) != '\0') return nullptr;
+  static const UKernels table =
+      with_tiles<Slots>(*base->kernels, &base->kernels->attention[index_of(Arithmetic::kBF16)]);
+  static const Target target = {"test/software_tiles", &table, true, true, ""};
+  return &target;
 }
 
-void software_add_bf16(const void* a, const void* b, void* c) {
-  on_tiles(a, b, c, [] { SoftwareTiles::add<Numbers::kBf16, 0, 4, 6>(); });
-}
-void software_add_signed(const void* a, const void* b, void* c) {
-  on_tiles(a, b, c, [] { SoftwareTiles::add<Numbers::kSigned, 0, 4, 6>(); });
-}
-void software_add_unsigned(const void* a, const void* b, void* c) {
-  on_tiles(a, b, c, [] { SoftwareTiles::add<Numbers::kUnsigned, 0, 4, 6>(); });
-}
+void software_add_bf16(const void* a, const void* b, void* c) { add<Numbers::kBf16>(a, b, c); }
+void software_add_signed(const void* a, const void* b, void* c) { add<Numbers::kSigned>(a, b, c); }
+void software_add_unsigned(const void* a, const void* b, void* c) { add<Numbers::kUnsigned>(a, b, c); }
 
 TileCounts take_tile_counts() {
-  const TileCounts counts = state.counts;
-  state.counts = {};
-  return counts;
+  return {products.exchange(0), begun.exchange(0), ended.exchange(0), broken_rules.exchange(0)};
+}
+
+void configure_as_caller() { SoftwareTiles::configure(caller()); }
+bool is_configured_as_caller() {
+  const TileConfiguration c = caller();
+  return std::memcmp(&state.config, &c, sizeof c) == 0;
 }
 
 }  // namespace simdattn::test

@@ -13,6 +13,13 @@
 
 namespace simdattn::test {
 
+/// 64-bit ARM flushes before it rounds (docs/numerics.md, *kBF16*).
+#ifdef __aarch64__
+constexpr bool kFlushesBeforeRounding = true;
+#else
+constexpr bool kFlushesBeforeRounding = false;
+#endif
+
 /// The numbers of an NPY file, which has to hold so many.
 template <class T>
 std::vector<T> read_array(const std::string& path, int64_t count) {

@@ -12,8 +12,16 @@
 
 namespace simdattn::test {
 
-/// With permission for AMX, where there is some. A program that tests kernels over software defines it itself: that
-/// software alone.
+/// Those of the library, with permission for AMX, where there is some.
+inline std::vector<const Target*> library_targets() {
+  [[maybe_unused]] static const Status asked = request_amx();
+  std::vector<const Target*> result;
+  for (const Target* t : targets()) {
+    if (target_runnable(*t)) result.push_back(t);
+  }
+  return result;
+}
+/// Those, and AMX over tiles in software. A program that has to do with others defines it itself.
 std::vector<const Target*> runnable_targets();
 
 /// The last of the list.

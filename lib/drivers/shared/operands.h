@@ -12,19 +12,22 @@ inline const AttentionKernels& kernels_of(const UKernels& uk, Arithmetic arithme
   return kernels.of_few_rows != nullptr && rows <= kFewRows ? *kernels.of_few_rows : kernels;
 }
 
-/// Calls AttentionKernels::begin and end around the slots of an arithmetic: AMX is configured and released there.
+/// Calls AttentionKernels::begin and end around the slots of an arithmetic: the tiles of AMX are configured there, and
+/// then as the caller had them, who may configure them once a thread.
 class KernelHooks {
  public:
   explicit KernelHooks(const AttentionKernels& kernels) : kernels_(kernels) {
-    if (kernels_.begin != nullptr) kernels_.begin();
+    if (kernels_.begin != nullptr) kernels_.begin(&kept_);
   }
   ~KernelHooks() {
-    if (kernels_.end != nullptr) kernels_.end();
+    if (kernels_.end != nullptr) kernels_.end(kept_);
   }
   KernelHooks(const KernelHooks&) = delete;
   KernelHooks& operator=(const KernelHooks&) = delete;
 
+ private:
   const AttentionKernels& kernels_;
+  KeptRegisters kept_;
 };
 
 /// Rows that are loaded as f32, or put together from several runs, at a time.
