@@ -76,9 +76,10 @@ void* memory_of_new(PyObject* x);
 // ---- Threads (team.cc) ----------------------------------------------------------------------------------------------
 
 // Calls function(argument) on this thread and up to n - 1 others, and waits. With `openmp` the others are PyTorch's
-// own, which wait for its next operation anyway; else they are threads that sleep between calls.
+// own, which wait for its next operation anyway; else, and in a forked child, they are threads that sleep between
+// calls.
 void run_team(void (*function)(void*), void* argument, int n, bool openmp);
-void set_openmp(void* parallel);  // the address of GOMP_parallel, as PyTorch's OpenMP has it
+void set_openmp(void* parallel);  // the address of GOMP_parallel, as PyTorch's OpenMP has it; of this process alone
 
 // ---- Running (run.cc) -----------------------------------------------------------------------------------------------
 

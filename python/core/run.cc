@@ -24,25 +24,37 @@ using Status = simdattn_status;
 struct Scratch {
   char* memory;
   size_t bytes;
+  bool busy;  // a call of this thread is not over
 };
 
-void free_scratch(PyObject* capsule) {
-  auto* scratch = static_cast<Scratch*>(PyCapsule_GetPointer(capsule, "simdattn.scratch"));
-  std::free(scratch->memory);
-  std::free(scratch);
+Scratch* scratch_of(PyObject* capsule) {
+  return static_cast<Scratch*>(PyCapsule_GetPointer(capsule, "simdattn.scratch"));
 }
 
-// A new reference to the capsule of this thread; null: an exception.
+void free_scratch(PyObject* capsule) {
+  std::free(scratch_of(capsule)->memory);
+  std::free(scratch_of(capsule));
+}
+
+PyObject* new_scratch() {
+  auto* scratch = static_cast<Scratch*>(std::calloc(1, sizeof(Scratch)));
+  if (scratch == nullptr) return PyErr_NoMemory();
+  PyObject* capsule = PyCapsule_New(scratch, "simdattn.scratch", free_scratch);
+  if (capsule == nullptr) std::free(scratch);
+  return capsule;
+}
+
+// A new reference to the capsule of this thread; null: an exception. A handler of signals that makes a call while
+// another one of its thread is not over gets memory of its own, for that call.
 PyObject* hold_scratch() {
   static PyObject* const key = PyUnicode_InternFromString("simdattn.scratch");
   PyObject* state = PyThreadState_GetDict();
   if (state == nullptr) return PyErr_NoMemory();
-  PyObject* capsule = PyDict_GetItemWithError(state, key);
-  if (capsule != nullptr) return Py_INCREF(capsule), capsule;
-  auto* scratch = static_cast<Scratch*>(std::calloc(1, sizeof(Scratch)));
-  if (scratch == nullptr) return PyErr_NoMemory();
-  capsule = PyCapsule_New(scratch, "simdattn.scratch", free_scratch);
-  if (capsule != nullptr && PyDict_SetItem(state, key, capsule) != 0) Py_DECREF(capsule), capsule = nullptr;
+  PyObject* kept = PyDict_GetItemWithError(state, key);
+  if (kept != nullptr && !scratch_of(kept)->busy) return Py_INCREF(kept), kept;
+  PyObject* capsule = new_scratch();
+  if (kept == nullptr && capsule != nullptr && PyDict_SetItem(state, key, capsule) != 0)
+    Py_DECREF(capsule), capsule = nullptr;
   return capsule;
 }
 
@@ -261,8 +273,9 @@ bool run(const Running& what, Status* status) {
   if (what.function == kAttention) {
     PyObject* held = hold_scratch();
     if (held == nullptr) return false;
-    auto* scratch = static_cast<Scratch*>(PyCapsule_GetPointer(held, "simdattn.scratch"));
-    const bool good = run_attention(what, scratch, status);
+    scratch_of(held)->busy = true;
+    const bool good = run_attention(what, scratch_of(held), status);
+    scratch_of(held)->busy = false;
     Py_DECREF(held);
     return good;
   }

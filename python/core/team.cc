@@ -53,22 +53,20 @@ void start_workers(int wanted) {
 }
 
 void (*openmp_parallel)(void (*function)(void*), void* argument, unsigned n, unsigned flags);
-std::atomic<int> openmp_process;  // whose threads OpenMP has: after a fork it would wait for threads that are not there
+int openmp_process;  // whose threads OpenMP has: after a fork it would wait for threads that are not there
 
 bool run_openmp(void (*function)(void*), void* argument, int n) {
-  if (openmp_parallel == nullptr) return false;
-  int process = 0;
-  if (!openmp_process.compare_exchange_strong(process, getpid()) && process != getpid()) {
-    function(argument);
-    return true;
-  }
+  if (openmp_parallel == nullptr || openmp_process != getpid()) return false;
   openmp_parallel(function, argument, unsigned(n), 0);
   return true;
 }
 
 }  // namespace
 
-void set_openmp(void* parallel) { openmp_parallel = reinterpret_cast<decltype(openmp_parallel)>(parallel); }
+void set_openmp(void* parallel) {
+  openmp_parallel = reinterpret_cast<decltype(openmp_parallel)>(parallel);
+  openmp_process = getpid();
+}
 
 void run_team(void (*function)(void*), void* argument, int n, bool openmp) {
   if (n <= 1 || (openmp && run_openmp(function, argument, n))) {

@@ -358,34 +358,47 @@ def threads_wanted(threads: Any) -> Optional[int]:
 
 
 class _Tasks:
-    """A planned problem, and its tasks on threads."""
+    """A planned problem, and its tasks on threads. A run keeps the plan and the problem that it began with: bind() puts others in
+    their place and writes into none that may be running.
+    """
 
     def __init__(self, problem: Problem, target: TargetName) -> None:
         self.target = target
-        self.struct = initial(_abi.Plan)
-        self.reference = ctypes.byref(self.struct)
-        check(library.simdattn_attention_plan(problem.reference, self.reference, execution.with_target(target)), **problem.given())
-        self.problem = problem
-        self.partial = ctypes.create_string_buffer(self.struct.partial_bytes or 1)
+        struct = initial(_abi.Plan)
+        check(library.simdattn_attention_plan(problem.reference, ctypes.byref(struct), execution.with_target(target)), **problem.given())
+        self.bound = (struct, problem)
+        self.partials: List[Any] = []  # that no run uses now
+
+    @property
+    def struct(self) -> Any:
+        return self.bound[0]
 
     def bind(self, problem: Problem) -> None:
-        check(library.simdattn_attention_bind(problem.reference, self.reference))
-        self.problem = problem
+        struct = _abi.Plan.from_buffer_copy(self.struct)
+        check(library.simdattn_attention_bind(problem.reference, ctypes.byref(struct)))
+        self.bound = (struct, problem)
 
-    def run(self, pool: Optional[Executor]) -> None:
+    def run(self, pool: Optional[Executor]) -> Any:
         if pool is not None and (not isinstance(pool, Executor) or isinstance(pool, ProcessPoolExecutor)):
             raise TypeError(f'pool: a concurrent.futures.ThreadPoolExecutor is wanted, not {pool!r}')
-        for function, tasks in ((library.simdattn_attention_range, self.struct.tasks),
-                                (library.simdattn_attention_reduce, self.struct.reduce_tasks)):
+        struct, problem = self.bound
+        try:
+            partial = self.partials.pop()
+        except IndexError:
+            partial = ctypes.create_string_buffer(struct.partial_bytes or 1)
+        for function, tasks in ((library.simdattn_attention_range, struct.tasks),
+                                (library.simdattn_attention_reduce, struct.reduce_tasks)):
             if pool is not None:
-                self._share(pool, function, tasks)
+                self._share(pool, function, tasks, struct, partial)
             elif tasks:
                 how = execution.with_target(self.target)
-                execution.grow(self.struct.workspace_bytes)
-                check(function(self.reference, 0, tasks, self.partial, self.struct.partial_bytes, how))
-        mark_written(self.problem.written)
+                execution.grow(struct.workspace_bytes)
+                check(function(ctypes.byref(struct), 0, tasks, partial, struct.partial_bytes, how))
+        self.partials.append(partial)
+        mark_written(problem.written)
+        return problem.result()
 
-    def _share(self, pool: Executor, function: Any, tasks: int) -> None:
+    def _share(self, pool: Executor, function: Any, tasks: int, struct: Any, partial: Any) -> None:
         threads = getattr(pool, '_max_workers', os.cpu_count() or 1)
         # Small enough that nobody waits long for the last piece, large enough that a piece is worth its call.
         piece = max(1, tasks // (4 * threads))
@@ -393,9 +406,9 @@ class _Tasks:
 
         def work() -> None:
             how = execution.with_target(self.target)
-            execution.grow(self.struct.workspace_bytes)
+            execution.grow(struct.workspace_bytes)
             while (first := next(starts)) < tasks:
-                check(function(self.reference, first, min(first + piece, tasks), self.partial, self.struct.partial_bytes, how))
+                check(function(ctypes.byref(struct), first, min(first + piece, tasks), partial, struct.partial_bytes, how))
 
         helpers = [pool.submit(work) for _ in range(min(threads, tasks) - 1)]
         try:
@@ -413,7 +426,7 @@ class Plan:
 
     Plan(q, k, v, **options): the arguments of attention(), but for `pool`. The arrays are those that it reads and writes in
     every run; what is in them may change, lengths (kv_length, kv_start, prefix_end, offsets, cu_q, cu_k) may not: Error STALE_PLAN.
-    One run at a time.
+    One run at a time, as runs write the same results; bind() may be called beside one, which ends with the arrays that it began with.
 
     tasks, reduce_tasks, workspace_bytes, partial_bytes: how it divides; the same on every machine.
     """
@@ -422,11 +435,12 @@ class Plan:
                  return_lse: bool = False, **options: Unpack[PlanOptions]) -> None:
         given: Dict[str, Any] = dict(options)
         target = given.pop('target', None)
-        self._problem = Problem(q, k, v, causal=boolean(causal, 'causal') or None, return_lse=return_lse, **given)
-        self._tasks = _Tasks(self._problem, target)
+        problem = Problem(q, k, v, causal=boolean(causal, 'causal') or None, return_lse=return_lse, **given)
+        self._tasks = _Tasks(problem, target)
 
     def __repr__(self) -> str:
-        shapes = ', '.join(f'{name}={tuple(self._problem.given()[name].shape)}' for name in 'qkv')
+        given = self._tasks.bound[1].given()
+        shapes = ', '.join(f'{name}={tuple(given[name].shape)}' for name in 'qkv')
         return f'Plan({shapes}, tasks={self.tasks}, reduce_tasks={self.reduce_tasks})'
 
     def __reduce__(self) -> Any:
@@ -458,7 +472,6 @@ class Plan:
         given: Dict[str, Any] = dict(options)
         problem = Problem(q, k, v, causal=boolean(causal, 'causal') or None, return_lse=return_lse, **given)
         self._tasks.bind(problem)
-        self._problem = problem
         return self
 
     def run(self, pool: Optional[Executor] = None) -> Any:
@@ -466,5 +479,4 @@ class Plan:
 
         The GIL is released during the work. A pool of n threads: n at work, this one among them.
         """
-        self._tasks.run(pool)
-        return self._problem.result()
+        return self._tasks.run(pool)

@@ -156,9 +156,17 @@ def remember(templates: Templates, arguments: Tuple[Any, ...], function: Functio
 # ---- PyTorch ------------------------------------------------------------------------------------------------------------------
 
 
+def _is_forked() -> bool:
+    """Whether this process is a copy of its parent, and has started no program since (Linux: PF_FORKNOEXEC)."""
+    with open('/proc/self/stat', 'rb') as stat:
+        return bool(int(stat.read().rpartition(b')')[2].split()[6]) & 0x40)
+
+
 def _openmp_of_torch(torch: Any) -> int:
     """The address of GOMP_parallel in the OpenMP that PyTorch is linked with, GNU's or LLVM's; 0: PyTorch has other threads."""
     try:
+        if _is_forked():  # its parent may have used PyTorch, whose OpenMP would wait here for threads of the parent
+            return 0
         if 'backend: OpenMP' not in torch.__config__.parallel_info():
             return 0
         with open('/proc/self/maps') as maps:

@@ -55,6 +55,30 @@ def test_bind(random):
     assert plan.run()[0].tobytes() == wanted[0].tobytes()  # as it was
 
 
+def test_bind_beside_runs(random):
+    """A run ends with the arrays that it began with; a process of its own, as this once crashed."""
+    program = '''
+import threading, time, numpy as np, simdattn
+random = np.random.default_rng(0)
+problems = [[random.standard_normal((1, 4, n, 64), dtype=np.float32) for n in (8, 3000, 3000)] for _ in range(2)]
+wanted = {simdattn.attention(*x).tobytes() for x in problems}
+plan, wrong, stop = simdattn.Plan(*problems[0]), [], []
+
+def run():
+    while not stop:
+        if plan.run().tobytes() not in wanted: wrong.append(1)
+
+runner = threading.Thread(target=run)
+runner.start()
+start, n = time.monotonic(), 0
+while time.monotonic() - start < 2: plan.bind(*(x.copy() for x in problems[n % 2])); n += 1
+stop.append(1)
+runner.join()
+assert not wrong and n > 10, (wrong, n)
+'''
+    subprocess.run([sys.executable, '-c', program], check=True)
+
+
 def test_changed_lengths_are_refused(random):
     q, k, v = floats(random)
     lengths = np.array([40, 20], np.int32)

@@ -109,6 +109,45 @@ def test_after_a_fork(random, eager_team):
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_a_handler_of_signals_makes_a_call(random, eager_team):
+    """Its working memory is not that of the call that it interrupts."""
+    q, k, v = [np.repeat(x, 20, axis=1) for x in arrays(random, rows=100, keys=3000)]
+    others = arrays(random, keys=9000)
+    wanted, others_wanted = [simdattn.attention(*x, threads=1).tobytes() for x in ((q, k, v), others)]
+    handled = []
+    former = signal.signal(signal.SIGALRM, lambda *_: handled.append(simdattn.attention(*others, threads=2).tobytes()))
+    try:
+        deadline = time.monotonic() + 20
+        while len(handled) < 3 and time.monotonic() < deadline:
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            assert simdattn.attention(q, k, v, threads=2).tobytes() == wanted
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+    assert len(handled) >= 3 and set(handled) == {others_wanted}
+
+
+@pytest.mark.skipif(not hasattr(os, 'fork'), reason='no fork here')
+@pytest.mark.parametrize('before, after', [('import simdattn.torch', ''), ('', 'import simdattn.torch')])
+def test_a_fork_of_a_process_whose_pytorch_has_threads(before, after):
+    pytest.importorskip('torch')
+    program = f'''
+import os, signal, torch
+{before}
+torch.set_num_threads(3)
+x = torch.ones(2000, 2000) @ torch.ones(2000, 2000)
+y = torch.ones(1, 8, 500, 64)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)  # a child that waits for threads that are not there ends by this
+    {after or 'pass'}
+    simdattn.attention(y, y, y, threads=3)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+'''
+    subprocess.run([sys.executable, '-W', 'ignore', '-c', program], check=True)
+
+
 @pytest.mark.parametrize('threads', [1, 2])
 def test_ctrl_c_ends_a_call(threads):
     program = f'''
