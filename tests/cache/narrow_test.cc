@@ -19,6 +19,7 @@
 #include "tests/support/records.h"
 #include "tests/support/reference.h"
 #include "tests/support/target_test.h"
+#include "tests/support/test_data.h"
 
 namespace simdattn::test {
 namespace {
@@ -47,7 +48,7 @@ struct Table {
 
 struct Witness {
   bool all = std::getenv("SIMDATTN_SHARED") != nullptr;
-  std::string folder = std::string(all ? std::getenv("SIMDATTN_SHARED") : SIMDATTN_TEST_DATA) + "/kv_formats/";
+  std::string folder = std::string(all ? std::getenv("SIMDATTN_SHARED") : test_data()) + "/kv_formats/";
   int64_t rows = all ? 96 : 8;
   int64_t fp8_numbers = all ? 95435 : 3079;
   static constexpr int64_t kDim = 256;

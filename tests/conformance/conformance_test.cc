@@ -25,6 +25,7 @@
 #include "tests/conformance/conformance_engine.h"
 #include "tests/conformance/conformance_run.h"
 #include "tests/support/case_reader.h"
+#include "tests/support/test_data.h"
 
 namespace conformance {
 namespace {
@@ -172,7 +173,7 @@ int main_with(int argc, char** argv) {
   if (options.directory.empty()) {
     if (const char* shared = std::getenv("SIMDATTN_SHARED")) options.directory = std::string(shared) + "/conformance";
   }
-  if (options.directory.empty()) options.directory = SIMDATTN_TEST_DATA "/conformance";
+  if (options.directory.empty()) options.directory = simdattn::test::test_data() + std::string("/conformance");
   if (!std::filesystem::exists(options.directory + "/index.txt")) {
     std::fprintf(stderr, "conformance_test: no conformance vectors, %s/index.txt does not exist\n",
                  options.directory.c_str());

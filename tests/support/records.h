@@ -10,6 +10,7 @@
 
 #include "tests/support/case_reader.h"
 #include "tests/support/indices.h"
+#include "tests/support/test_data.h"
 
 namespace simdattn::test {
 
@@ -45,7 +46,7 @@ struct Records {
   explicit Records(const std::string& name) {
     const char* const variable = std::getenv("SIMDATTN_SHARED");
     const std::string shared = variable != nullptr ? variable : "";
-    folder = (shared.empty() ? std::string(SIMDATTN_TEST_DATA) : shared) + "/hardware/" + name + "/";
+    folder = (shared.empty() ? std::string(test_data()) : shared) + "/hardware/" + name + "/";
     tiles = shared.empty() ? 2 : 48;
     a = read_array<T>(folder + "a.npy", tiles * 16 * kDepth);
     b = read_array<T>(folder + "b.npy", tiles * 16 * kDepth);
