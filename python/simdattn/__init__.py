@@ -35,7 +35,8 @@ __all__ = ['BF16', 'Code', 'Error', 'KVCache', 'Plan', 'RopeTable', 'Store', 'Ta
            'to_bf16', 'top_k', 'version', 'weighted_values']
 
 
-_NEEDS = {'torch': 'PyTorch', 'flash_attn': 'PyTorch', 'transformers': 'Transformers and PyTorch'}
+_NEEDS = {'torch': 'PyTorch', 'flash_attn': 'PyTorch', 'transformers': 'Transformers and PyTorch',
+          'onnxruntime': 'ONNX Runtime'}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,204 @@
+"""The provider among others: options, errors, threads, processes, and what ONNX Runtime does with providers."""
+import os
+import subprocess
+import sys
+import threading
+
+import models
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+RNG = np.random.default_rng(3)
+HQ, HK, D = 4, 2, 32
+
+
+def numbers(*shape, t=np.float32):
+    return RNG.standard_normal(shape).astype(t)
+
+
+def gqa(n=5, past=9, capacity=32, **changes):
+    total = past + n
+    inputs = [('query', numbers(1, n, HQ * D)), ('key', numbers(1, n, HK * D)), ('value', numbers(1, n, HK * D)),
+              ('past_key', numbers(1, HK, capacity, D)), ('past_value', numbers(1, HK, capacity, D)),
+              ('seqlens_k', np.array([total - 1], np.int32)), ('total', np.array(total, np.int32))]
+    inputs = [(name, changes.get(name, x)) for name, x in inputs]
+    model = models.of_one_node('GroupQueryAttention', inputs, [('out', np.float32, 3), ('pk', np.float32, 4), ('pv', np.float32, 4)], 17,
+                               'com.microsoft', num_heads=HQ, kv_num_heads=HK)
+    return model, dict(inputs)
+
+
+def python(program, **environment):
+    return subprocess.run([sys.executable, '-c', program], cwd=os.path.dirname(__file__), capture_output=True, text=True, check=False,
+                          env={**os.environ, **environment})
+
+
+def test_helper_may_be_called_twice():
+    simdattn = pytest.importorskip('simdattn')
+    model, feed = gqa()
+    for _ in range(2):
+        options = simdattn.onnxruntime.add(ort.SessionOptions(), library=models.LIBRARY)
+        session = ort.InferenceSession(model.SerializeToString(), options)
+        assert session.get_providers()[0] == models.PROVIDER
+        session.run(None, feed)
+    with pytest.raises(ValueError, match='arithmetic'):
+        simdattn.onnxruntime.add(ort.SessionOptions(), arithmetic='f64')
+    with pytest.raises(TypeError):
+        simdattn.onnxruntime.add(ort.SessionOptions(), arithmetics='f32')
+
+
+def test_policy_chooses_it():
+    models.add(ort.SessionOptions())
+    options = ort.SessionOptions()
+    options.set_provider_selection_policy(ort.OrtExecutionProviderDevicePolicy.PREFER_CPU)
+    assert models.PROVIDER in ort.InferenceSession(gqa()[0].SerializeToString(), options).get_providers()
+
+
+def test_providers_of_the_session_turn_it_off():
+    options = models.add(ort.SessionOptions())
+    session = ort.InferenceSession(gqa()[0].SerializeToString(), options, providers=['CPUExecutionProvider'])
+    assert session.get_providers() == ['CPUExecutionProvider']
+
+
+@pytest.mark.parametrize('settings, says', [({'arithmetic': 'f64'}, 'neither auto, f32, bf16 nor int8'), ({'log': 'yes'}, 'neither 0 nor 1'),
+                                            ({'speed': '2'}, 'is no option')])
+def test_bad_options(settings, says, capfd):
+    """ONNX Runtime for Python prints what a provider says, and goes on without it."""
+    session = models.session(gqa()[0], True, **settings)
+    assert session.get_providers() == ['CPUExecutionProvider']
+    assert says in capfd.readouterr().out
+
+
+def test_environment():
+    program = 'import provider_test as t, models; m, f = t.gqa(); models.session(m, True).run(None, f)'
+    told = python(program, SIMDATTN_ONNXRUNTIME_LOG='1')
+    assert "takes GroupQueryAttention 'node'" in told.stderr and 'took 1 nodes, left 0' in told.stderr, told.stderr
+    assert 'took 1 nodes' not in python(program).stderr
+    assert 'SIMDATTN_TARGET names a target' in python(program, SIMDATTN_TARGET='nothing').stdout
+    assert 'SIMDATTN_ONNXRUNTIME_ARITHMETIC is neither' in python(program, SIMDATTN_ONNXRUNTIME_ARITHMETIC='f8').stdout
+    scalar = python(program, SIMDATTN_TARGET='scalar', SIMDATTN_ONNXRUNTIME_LOG='1')
+    assert scalar.returncode == 0 and ', scalar' in scalar.stderr, scalar.stderr
+
+
+BAD = [
+    ('key', numbers(1, 5, HK * D + 1), 'key has shape'),
+    ('value', numbers(1, 4, HK * D), 'value has shape'),
+    ('past_key', numbers(1, HK, 32, D + 1), 'past_key has shape'),
+    ('past_value', numbers(1, HK, 31, D), 'past_value has shape'),
+    ('query', numbers(1, 5, HQ * D + 1), 'query cannot be divided'),
+    ('seqlens_k', np.array([14], np.int32), 'seqlens_k has 14'),
+    ('seqlens_k', np.array([-1], np.int32), 'seqlens_k has -1'),
+    ('seqlens_k', np.array([2], np.int32), 'seqlens_k has 2'),
+    ('seqlens_k', np.array([13, 13], np.int32), 'seqlens_k has another number'),
+    ('total', np.array(-3, np.int32), 'total_sequence_length is negative'),
+]
+
+
+@pytest.mark.parametrize('name, value, says', BAD)
+def test_bad_inputs_are_named_and_nothing_is_written(name, value, says):
+    model, feed = gqa()
+    feed[name] = value
+    session = models.session(model, True)
+    binding = session.io_binding()
+    out = ort.OrtValue.ortvalue_from_numpy(np.full((1, 5, HQ * D), 7, np.float32))
+    kept = {n: ort.OrtValue.ortvalue_from_numpy(x.copy()) for n, x in feed.items()}
+    for n, x in kept.items():
+        binding.bind_ortvalue_input(n, x)
+    binding.bind_ortvalue_output('out', out)
+    for n, past in (('pk', 'past_key'), ('pv', 'past_value')):
+        binding.bind_ortvalue_output(n, kept[past])
+    with pytest.raises(Exception, match=f"GroupQueryAttention 'node': input .*{says}"):
+        session.run_with_iobinding(binding)
+    assert (out.numpy() == 7).all()
+    for past in ('past_key', 'past_value'):
+        assert kept[past].numpy().tobytes() == feed[past].tobytes()
+    session.run(None, gqa()[1])  # and the session is as good as before
+
+
+def test_a_cache_in_place_is_not_copied():
+    model, feed = gqa(n=1, past=20)
+    session = models.session(model, True, 2)
+    binding = session.io_binding()
+    kept = {n: ort.OrtValue.ortvalue_from_numpy(x.copy()) for n, x in feed.items()}
+    for n, x in kept.items():
+        binding.bind_ortvalue_input(n, x)
+    out = ort.OrtValue.ortvalue_from_numpy(np.zeros((1, 1, HQ * D), np.float32))
+    binding.bind_ortvalue_output('out', out)
+    binding.bind_ortvalue_output('pk', kept['past_key'])
+    binding.bind_ortvalue_output('pv', kept['past_value'])
+    session.run_with_iobinding(binding)
+    wanted = models.session(model, False).run(None, feed)
+    np.testing.assert_allclose(out.numpy(), wanted[0], atol=1e-5)
+    for past, new in (('past_key', 'key'), ('past_value', 'value')):
+        got = kept[past].numpy()
+        assert got[0, :, 20].tobytes() == feed[new].tobytes()
+        assert np.delete(got, 20, 2).tobytes() == np.delete(feed[past], 20, 2).tobytes()  # behind the new token too
+
+
+def test_one_value_for_several_inputs():
+    x = numbers(1, HQ, 6, D)
+    inputs = [('x', x), ('x', x), ('x', x)]
+    model = models.of_one_node('Attention', inputs, [('out', np.float32, 4)], 23, is_causal=1)
+    got = models.session(model, True).run(None, {'x': x})[0]
+    np.testing.assert_allclose(got, models.session(model, False).run(None, {'x': x})[0], atol=1e-5)
+
+
+def test_many_sessions_and_threads():
+    model, feed = gqa()
+    sessions = [models.session(model, True, threads) for threads in (1, 2, 3)]
+    wanted = [x.tobytes() for x in sessions[0].run(None, feed)]
+    wrong = []
+
+    def work(session):
+        for _ in range(50):
+            if [x.tobytes() for x in session.run(None, feed)] != wanted:
+                wrong.append(session)
+
+    threads = [threading.Thread(target=work, args=(s,)) for s in sessions for _ in range(3)]
+    for t in threads:
+        t.start()
+    del sessions[1]  # a session ends before the others
+    for t in threads:
+        t.join()
+    assert not wrong
+    del sessions[0]
+    sessions[0].run(None, feed)
+
+
+def test_ends_in_any_order_and_forks():
+    program = '''
+import os, provider_test as t, models, onnxruntime as ort
+m, f = t.gqa()
+a = models.session(m, True, 2)
+want = [x.tobytes() for x in a.run(None, f)]
+pid = os.fork()
+b = models.session(m, True, 1)
+assert [x.tobytes() for x in b.run(None, f)] == want
+if pid == 0:
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+del a
+b.run(None, f)
+del b
+ort.unregister_execution_provider_library('simdattn')
+c = models.session(m, True)
+assert [x.tobytes() for x in c.run(None, f)] == want
+print('well')
+'''
+    r = python(program)
+    assert r.returncode == 0 and 'well' in r.stdout, r.stderr[-2000:]
+
+
+def test_optimised_model_is_refused_with_a_word(tmp_path):
+    options = models.add(ort.SessionOptions())
+    options.optimized_model_filepath = str(tmp_path / 'optimised.onnx')
+    with pytest.raises(Exception, match='compiled nodes'):
+        ort.InferenceSession(gqa()[0].SerializeToString(), options)
+
+
+def test_what_is_left_is_named(capfd):
+    x = numbers(1, HQ, 6, D)
+    model = models.of_one_node('Attention', [('Q', x), ('K', x), ('V', x)], [('out', np.float32, 4)], 23, is_causal=1, softcap=2.0)
+    session = models.session(model, True, log='1')
+    assert "leaves Attention 'node' to ONNX Runtime: softcap with masked keys" in capfd.readouterr().err
+    session.run(None, {'Q': x, 'K': x, 'V': x})

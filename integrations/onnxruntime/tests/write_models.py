@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""Writes models of one node for host.cc, whose dimensions have the names that it knows: write_models.py FOLDER"""
+import pathlib
+import sys
+
+from onnx import TensorProto, helper
+
+F, I32, I64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
+HQ, HK, D = 4, 2, 32
+CACHE = ['b', HK, 'past', D]
+GQA = [('query', F, ['b', 'n', HQ * D]), ('key', F, ['b', 'n', HK * D]), ('value', F, ['b', 'n', HK * D]), ('past_key', F, CACHE),
+       ('past_value', F, CACHE), ('seqlens_k', I32, ['b']), ('total', I32, [])]
+TABLES = [('cos', F, [32, D // 2]), ('sin', F, [32, D // 2])]
+ATTENTION = [('Q', F, ['b', HQ, 'n', D]), ('K', F, ['b', HK, 'n', D]), ('V', F, ['b', HK, 'n', D])]
+PAST = [('past_key', F, CACHE), ('past_value', F, CACHE)]
+MHA = [('query', F, ['b', 'n', HQ * D]), ('key', F, ['b', 'n', HQ * D]), ('value', F, ['b', 'n', HQ * D])]
+PRESENT = ['present_key', 'present_value']
+
+MODELS = {  # operator, domain, opset, inputs (None: absent), outputs, attributes
+    'gqa': ('GroupQueryAttention', 'com.microsoft', 17, GQA, ['out', *PRESENT], {}),
+    'gqa_window': ('GroupQueryAttention', 'com.microsoft', 17, GQA, ['out', *PRESENT], {'local_window_size': 6}),
+    'gqa_rotary': ('GroupQueryAttention', 'com.microsoft', 17, GQA + TABLES, ['out', *PRESENT], {'do_rotary': 1, 'softcap': 2.0}),
+    'attention_23': ('Attention', '', 23, ATTENTION + [None] + PAST, ['out', *PRESENT], {'is_causal': 1}),
+    'attention_24': ('Attention', '', 24, ATTENTION + [('mask', F, ['n', 'n'])], ['out'], {}),
+    'mha': ('MultiHeadAttention', 'com.microsoft', 17, MHA, ['out'], {'unidirectional': 1}),
+    'rotary': ('RotaryEmbedding', '', 23, [('X', F, ['b', HQ, 'n', D]), *TABLES, ('ids', I64, ['b', 'n'])], ['out'], {'interleaved': 1}),
+}
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    folder.mkdir(exist_ok=True)
+    for name, (op, domain, opset, inputs, outputs, attributes) in MODELS.items():
+        attributes = dict(attributes)
+        if op == 'GroupQueryAttention':
+            attributes.update(num_heads=HQ, kv_num_heads=HK)
+        elif op == 'MultiHeadAttention':
+            attributes.update(num_heads=HQ)
+        node = helper.make_node(op, [i[0] if i else '' for i in inputs], outputs, domain=domain, name=name, **attributes)
+        graph = helper.make_graph([node], name, [helper.make_tensor_value_info(*i) for i in inputs if i],
+                                  [helper.make_tensor_value_info(o, F, None) for o in outputs])
+        sets = [helper.make_opsetid('', opset)] + ([helper.make_opsetid(domain, 1)] if domain else [])
+        (folder / f'{name}.onnx').write_bytes(helper.make_model(graph, opset_imports=sets, ir_version=10).SerializeToString())
+
+
+main()
