@@ -23,7 +23,7 @@ void check(const sa::Status& status) {
 
 void attention_openmp(const sa::AttentionProblem& problem) {
   sa::Plan plan;
-  check(sa::attention_plan(problem, &plan));
+  check(sa::attention_plan(problem, &plan, {.threads = omp_get_max_threads()}));
   std::vector<std::byte> partial(plan.partial_bytes);
 #pragma omp parallel
   {

@@ -27,7 +27,7 @@ void check(const sa::Status& status) {
 /// attention() on a pool. Memory is allocated here for brevity; an engine would keep it from call to call.
 void attention_on(ThreadPool& pool, const sa::AttentionProblem& problem) {
   sa::Plan plan;
-  check(sa::attention_plan(problem, &plan));
+  check(sa::attention_plan(problem, &plan, {.threads = pool.size()}));
   std::vector<std::vector<std::byte>> workspace(static_cast<size_t>(pool.size()));
   for (auto& bytes : workspace) bytes.resize(plan.workspace_bytes);
   std::vector<std::byte> partial(plan.partial_bytes);

@@ -220,7 +220,8 @@ class Attention {
 
   /// One plan serves all layers of a step. Its tasks run on the pool, in any order: the bits are the same.
   void run(const sa::AttentionProblem& problem, int64_t layer, sa::Plan* plan) {
-    check(layer == 0 ? sa::attention_plan(problem, plan, {.target = target_}) : sa::attention_bind(problem, plan));
+    check(layer == 0 ? sa::attention_plan(problem, plan, {.target = target_, .threads = pool_.size()})
+                     : sa::attention_bind(problem, plan));
     if (partial_.size() < plan->partial_bytes) partial_.resize(plan->partial_bytes);
     const auto exec = [&](int thread) {
       std::vector<std::byte>& memory = workspaces_[count(thread)];

@@ -354,11 +354,11 @@ inline Status kv_shift(const Kv& kv, int64_t first, int64_t last, int64_t delta,
 //
 // The problem is explained at `AttentionProblem` in types.h.
 
-/// Checks a problem once and divides it into tasks. Everything that the problem points to must live as long as the plan
-/// is used. Between runs data may change: the elements of q, k, v, out, bias, masks, sinks, slopes and lists. Lengths
-/// must not (cu_q, cu_k, kv_length, kv_start, prefix_end, offsets): a range that meets changed ones returns kStalePlan.
-/// Entries of block tables may change: the plan does not look at them, and every range checks those of the pages that
-/// it reads.
+/// Checks a problem once and divides it into tasks, for exec.threads threads. Everything that the problem points to
+/// must live as long as the plan is used. Between runs data may change: the elements of q, k, v, out, bias, masks,
+/// sinks, slopes and lists. Lengths must not (cu_q, cu_k, kv_length, kv_start, prefix_end, offsets): a range that meets
+/// changed ones returns kStalePlan. Entries of block tables may change: the plan does not look at them, and every range
+/// checks those of the pages that it reads.
 /// Without data: pointers of arrays other than lengths may be null, those of scales, block tables, lists and masks too
 /// (their shapes and strides are set all the same). Such a plan tells sizes, which depend on no address, and
 /// attention_bind() gives it the data. Without kv_length the sizes hold for all lengths up to k.length.

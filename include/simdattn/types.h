@@ -559,6 +559,9 @@ SIMDATTN_STRUCT(simdattn_exec, Exec) {
   const simdattn_target* target SIMDATTN_DEFAULT(nullptr); /* null: the default target */
   void* workspace SIMDATTN_DEFAULT(nullptr);  /* bytes of any alignment, needed only by the functions that say so */
   size_t workspace_bytes SIMDATTN_DEFAULT(0); /* size of the workspace; too few bytes are kWorkspace */
+  /** attention_plan: how many threads will run the tasks; 0: not known. Tasks are as many and as large as suits so many
+   *  threads. Others may run them as well: no result depends on it. >= 0. */
+  int64_t threads SIMDATTN_DEFAULT(0);
 };
 #define SIMDATTN_EXEC_INIT {.struct_size = sizeof(simdattn_exec)}
 

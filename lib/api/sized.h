@@ -15,6 +15,8 @@ namespace simdattn {
 template <class T>
 inline constexpr size_t kFirstSize = sizeof(T);
 template <>
+inline constexpr size_t kFirstSize<Exec> = offsetof(Exec, threads);
+template <>
 inline constexpr size_t kFirstSize<AttentionProblem> = offsetof(AttentionProblem, lists);
 template <>
 inline constexpr size_t kFirstSize<LinearAttentionProblem> = offsetof(LinearAttentionProblem, state_in);

@@ -8,6 +8,7 @@ namespace simdattn {
 inline constexpr Status kPartialsTooLarge = {Code::kShape, "v.dim: the partial states of all splits are too large"};
 inline constexpr Status kPlanOfOtherSize = {Code::kStructSize, "plan.struct_size: not that of this version"};
 inline constexpr Status kPlanOfOthers = {Code::kStructSize, "plan.struct_size: not made by this version"};
+inline constexpr Status kNegativeThreads = {Code::kRange, "exec.threads: negative"};
 inline constexpr Status kNoPlan = {Code::kStalePlan, "plan: not made by attention_plan"};
 inline constexpr Status kChangedLengths = {
     Code::kStalePlan,

@@ -187,7 +187,8 @@ int threads_for(const Running& what, int64_t multiply_adds) {
 bool run_planned(const simdattn_attention_problem* problem, const Running& what, Scratch* scratch, int threads,
                  int64_t multiply_adds, Status* status) {
   simdattn_plan plan;
-  const simdattn_exec exec = exec_of(what.target, nullptr, 0);
+  simdattn_exec exec = exec_of(what.target, nullptr, 0);
+  exec.threads = threads;
   *status = library.attention_plan(problem, &plan, &exec);
   if (status->code != Code::kOk) return true;
   const size_t partial = (plan.partial_bytes + 63) / 64 * 64, each = (plan.workspace_bytes + 63) / 64 * 64;

@@ -41,7 +41,7 @@ struct SmallProblem {
     a.scoring = scoring;
     ProblemBytes arrays;
     Status status = check_attention(a, Data::kNeeded, &division.sizes, &arrays);
-    if (status.ok()) status = divide(a, Threads::kOne, &division);
+    if (status.ok()) status = divide(a, 1, &division);
     EXPECT_TRUE(status.ok()) << status.detail;
     const UKernels& uk = *target.kernels;
     bytes.resize(AttentionRun{a, division, uk, nullptr}.memory.w.bytes());

@@ -220,7 +220,7 @@ Result result_of(const AttentionCase& c, const AttentionProblem& a, const Target
 
 Status run_tasks(const AttentionProblem& problem, const Target* target, Random& random) {
   Plan plan;
-  Exec exec = {.target = target};
+  Exec exec = {.target = target, .threads = random.coin() ? 0 : random.integer(1, 100)};
   if (const Status s = attention_plan(problem, &plan, exec); !s.ok()) return s;
   const Plan copy = plan;
   const Guarded partial(plan.partial_bytes, random.guard());

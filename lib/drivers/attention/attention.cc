@@ -14,7 +14,7 @@ Status drivers::attention(const AttentionProblem& a, const Exec& exec) {
   Division d;
   SIMDATTN_CHECK(check_attention(a, Data::kNeeded, &d.sizes, &bytes));
   const Environment environment;
-  SIMDATTN_CHECK(divide(a, Threads::kOne, &d));
+  SIMDATTN_CHECK(divide(a, 1, &d));
   for (int64_t s = 0; has_places(a) && s < d.sizes.sequences; ++s) {
     SIMDATTN_CHECK(check_places(a, d, s, 0, sequence_of(a, s).n_q));
   }

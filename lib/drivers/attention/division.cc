@@ -1,6 +1,8 @@
 #include "lib/drivers/attention/division.h"
 
 #include <algorithm>
+#include <cmath>
+#include <span>
 
 #include "lib/contract/steps.h"
 #include "lib/drivers/shared/rows.h"
@@ -9,9 +11,6 @@
 namespace simdattn {
 namespace {
 
-/// For threads, fewer row blocks are too few: they become smaller, and if these are too few as well, splits are tasks.
-constexpr int64_t kEnoughTasks = 32;
-constexpr int64_t kSmallRowBlock = 128;
 /// A call whose keys and values have more bytes reads them from beyond L2 and prefetches. A single row multiplies so
 /// little that the hardware's prefetcher suffices up to a larger size.
 constexpr double kFetchedBytes = 1 << 20;
@@ -38,6 +37,73 @@ Interval task_splits(const AttentionProblem& a, int64_t length) {
   return {splits - std::min(splits, most), splits};
 }
 
+/// A shift, because a 64-bit division is slow beside a short call.
+int64_t row_blocks_of(int64_t rows, int bits) { return (rows + (int64_t{1} << bits) - 1) >> bits; }
+
+/// Row blocks have 256, 128, ... or 16 rows: fewer would not fill the register tiles.
+constexpr int kRowBlockSizes = 5;
+
+/// How many tasks there are with row blocks of one size.
+struct TaskCount {
+  int64_t row_blocks = 0, splits = 0;
+
+  /// Adds the tasks of `heads` heads of so many rows and splits. False if there are more than can be counted.
+  bool add(int64_t rows, int bits, int64_t of_split, int64_t heads) {
+    int64_t blocks, tasks;
+    return !__builtin_mul_overflow(row_blocks_of(rows, bits), heads, &blocks) &&
+           !__builtin_mul_overflow(blocks, of_split, &tasks) &&
+           !__builtin_add_overflow(row_blocks, blocks, &row_blocks) && !__builtin_add_overflow(splits, tasks, &splits);
+  }
+};
+
+/// What the slowest thread takes, as a multiple of an equal share of the work in large row blocks. The terms are:
+///  - a thread without a task, or one that still has a task when others have none left: half of the longest task in the
+///    mean, where tasks differ; else a little, because threads do not begin together;
+///  - what each row block does anew, to fetch or pack keys and values, which is as much as 12 more rows would cost.
+/// Threads that take tasks one by one from a shared counter are within 10 % of it (tools/simdattn-tasks.cc counts).
+double estimate(int64_t tasks, int64_t rows, bool differ, double threads) {
+  const double share = threads / static_cast<double>(tasks);
+  return (std::max(1.0, share) + (differ ? 0.9 : 0.15) * share) * (1 + 12 / static_cast<double>(rows));
+}
+
+/// Chooses the size of row blocks, and whether splits are tasks. The more splits a problem has, the better is the
+/// estimate with splits, so a problem that is not split with the longest sequences is not split with shorter ones.
+void choose_tasks(const AttentionProblem& a, int64_t threads, std::span<const TaskCount> count, int64_t most_rows,
+                  Division* division) {
+  Division& d = *division;
+  // Splits leave states in memory, which are joined when all are there. That costs little time, but for many rows much
+  // memory, and many rows have enough row blocks.
+  constexpr double kCostOfSplits = 1.05;
+  constexpr int64_t kMostSplitRows = 8192;
+  const bool may_split =
+      threads > 1 && count.back().row_blocks <= kMostSplitRows >> (kRowBlockBits + 1 - kRowBlockSizes);
+  double least = HUGE_VAL;
+  const auto consider = [&](size_t i, bool split, int64_t tasks) {
+    // Also where no lengths are given: the sizes of such a plan hold for any lengths.
+    const bool differ =
+        d.sizes.sequences > 1 || (a.scoring.causal && a.q.shape[2] > 1 && count[i].row_blocks > d.sizes.kv_heads);
+    const int64_t rows = std::min(most_rows, kRowBlock >> i);
+    const double time = estimate(tasks, rows, differ, static_cast<double>(threads)) * (split ? kCostOfSplits : 1);
+    if (time >= least) return;
+    least = time;
+    d.row_block_bits = kRowBlockBits - static_cast<int>(i);
+    d.row_blocks = count[i].row_blocks;
+    d.split = split;
+    d.tasks = tasks;
+  };
+  for (size_t i = 0; i < count.size() && count[0].row_blocks > 0; ++i) {
+    consider(i, false, count[i].row_blocks);
+    if (may_split && count[i].splits > count[i].row_blocks) consider(i, true, count[i].splits);
+  }
+  d.most_rows = std::min(most_rows, d.row_block());
+  // As many as any size of row blocks needs, because a plan of shorter sequences may have another size.
+  for (size_t i = 0; d.split && i < count.size(); ++i) {
+    int64_t rows;
+    const bool fits = !__builtin_mul_overflow(count[i].splits, std::min(most_rows, kRowBlock >> i), &rows);
+    d.partial_rows = std::max(d.partial_rows, fits ? rows : INT64_MAX);
+  }
+}
+
 }  // namespace
 
 Sequence sequence_of(const AttentionProblem& a, int64_t s) {
@@ -58,7 +124,7 @@ Sequence sequence_of(const AttentionProblem& a, int64_t s) {
 
 bool same_lengths(const AttentionProblem& a) { return a.cu_q == nullptr && a.scoring.kv_length == nullptr; }
 
-Status divide(const AttentionProblem& a, Threads threads, Division* division) {
+Status divide(const AttentionProblem& a, int64_t threads, Division* division) {
   Division& d = *division;
   const AttentionSizes& sizes = d.sizes;
   const Scoring& rules = a.scoring;
@@ -68,33 +134,24 @@ Status divide(const AttentionProblem& a, Threads threads, Division* division) {
       SIMDATTN_CHECK(check_sequence(rules, s, n_kv));
     }
   }
-  struct Tasks {
-    int64_t row_blocks = 0;
-    int64_t splits = 0;
-  } of_large_blocks, of_small_blocks;
-  int64_t most_rows = 0;  // of a sequence
-  int64_t tokens = 0;     // keys of the sequences that are counted: below 2^60
-  bool too_many = false;
+  TaskCount count[kRowBlockSizes];
+  int sizes_of_blocks = threads == 1 ? 1 : kRowBlockSizes;  // those whose tasks can be counted
+  int64_t most_rows = 0;                                    // of a sequence
+  int64_t tokens = 0;                                       // keys of the sequences that are counted: below 2^60
   // Sequences of one length are counted once: with strides of 0, a legal batch has any number of them.
   const int64_t same = same_lengths(a) && sizes.sequences > 0 ? sizes.sequences : 1;
-  for (int64_t s = 0; s < sizes.sequences && !too_many; s += same) {
+  for (int64_t s = 0; s < sizes.sequences; s += same) {
     const Sequence seq = sequence_of(a, s);
     const int64_t rows = seq.n_q * sizes.group;  // below 2^60
-    const Interval splits = task_splits(a, seq.rules.length);
-    const auto add = [&](Tasks& all, int64_t row_block) {
-      int64_t blocks;
-      int64_t tasks;
-      return !__builtin_mul_overflow(steps_of(rows, row_block), sizes.kv_heads * same, &blocks) &&
-             !__builtin_mul_overflow(blocks, splits.size(), &tasks) &&
-             !__builtin_add_overflow(all.row_blocks, blocks, &all.row_blocks) &&
-             !__builtin_add_overflow(all.splits, tasks, &all.splits);
-    };
-    too_many = !add(of_large_blocks, kRowBlock) || !add(of_small_blocks, kSmallRowBlock);
+    const int64_t splits = task_splits(a, seq.rules.length).size();
+    for (int i = 0; i < sizes_of_blocks; ++i) {
+      if (!count[i].add(rows, kRowBlockBits - i, splits, sizes.kv_heads * same)) sizes_of_blocks = i;
+    }
+    if (sizes_of_blocks == 0) return kTooManyTasks;
     most_rows = std::max(most_rows, rows);
     const int64_t keys = seq.rules.length - oldest_token(a, seq.rules.length);
     tokens += has_lists(a) ? std::min(keys, a.lists.length * a.lists.block_size) : keys;
   }
-  if (too_many) return kTooManyTasks;
   const double bytes = static_cast<double>(tokens) * static_cast<double>(same) * static_cast<double>(sizes.kv_heads) *
                        static_cast<double>(row_bytes(a.k.type, sizes.d_qk) + row_bytes(a.v.type, sizes.d_v));
   d.fetch = fetch_of(bytes, kFetchedBytes);
@@ -103,21 +160,14 @@ Status divide(const AttentionProblem& a, Threads threads, Division* division) {
   const bool fills_l1 = 2 * kPanelWidth * row_bytes(a.k.type, sizes.d_qk) >= tuning_of_cpu().l1_bytes;
   d.keys_at_once = fills_l1 ? kPanelWidth / 2 : kPanelWidth;
   d.scale = scale_of(rules.scale, sizes.d_qk);
-  const bool several = threads == Threads::kSeveral && of_large_blocks.row_blocks < kEnoughTasks;
-  const Tasks& tasks = several ? of_small_blocks : of_large_blocks;
-  d.row_block = several ? kSmallRowBlock : kRowBlock;
-  d.row_blocks = tasks.row_blocks;
-  d.most_rows = std::min(most_rows, d.row_block);
-  d.split = several && tasks.row_blocks < kEnoughTasks && tasks.splits > tasks.row_blocks;
-  d.tasks = d.split ? tasks.splits : tasks.row_blocks;
+  choose_tasks(a, threads, {count, static_cast<size_t>(sizes_of_blocks)}, most_rows, &d);
   return {};
 }
 
 SequenceTasks::SequenceTasks(const AttentionProblem& a, const Division& d, int64_t s) {
   const Sequence seq = sequence_of(a, s);
   const int64_t rows = seq.n_q * d.sizes.group;
-  // Both divisors are constants, so this is a shift: a 64-bit division is slow beside a short call.
-  row_blocks = d.row_block == kRowBlock ? steps_of(rows, kRowBlock) : steps_of(rows, kSmallRowBlock);
+  row_blocks = row_blocks_of(rows, d.row_block_bits);
   if (d.split) splits = task_splits(a, seq.rules.length);
   tasks = d.sizes.kv_heads * row_blocks * splits.size();
 }
@@ -135,7 +185,7 @@ void TaskIterator::skip_sequences() {
 
 RowBlockIndex TaskIterator::row_block() const {
   const int64_t row_block = task_ / splits().size(), n = here_.row_blocks, i = row_block % n;
-  return {sequence_, row_block / n, (i % 2 == 0 ? i / 2 : n - 1 - i / 2) * division_.row_block};
+  return {sequence_, row_block / n, (i % 2 == 0 ? n - 1 - i / 2 : i / 2) << division_.row_block_bits};
 }
 
 }  // namespace simdattn

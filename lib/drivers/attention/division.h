@@ -10,7 +10,8 @@ namespace simdattn {
 
 /// Rows of a row block at most. Rows are independent, so no result depends on this number. Keys and values are fetched,
 /// widened or packed once per row block, so larger ones do that less often, but smaller ones make more tasks.
-inline constexpr int64_t kRowBlock = 256;
+inline constexpr int kRowBlockBits = 8;
+inline constexpr int64_t kRowBlock = int64_t{1} << kRowBlockBits;
 
 /// One sequence of the batch, plain or varlen.
 struct Sequence {
@@ -48,26 +49,27 @@ struct RowBlockIndex {
 /// lengths and options alone: arrays may come later.
 struct Division {
   AttentionSizes sizes;
-  int64_t row_block = kRowBlock;       // rows of a row block; the last one of a sequence may have fewer
+  int row_block_bits = kRowBlockBits;  // a row block has 2^bits rows; the last one of a sequence may have fewer
   int64_t row_blocks = 0;              // of all sequences and heads
   int64_t most_rows = 0;               // rows of the largest row block
+  int64_t partial_rows = 0;            // whose states are in memory, where splits are tasks
   bool split = false;                  // a task is a split of a row block, not all of it
   Fetch fetch = Fetch::kNone;          // where tasks of several rows get keys and values from
   Fetch fetch_one_row = Fetch::kNone;  // the same for tasks of one row
   int64_t keys_at_once = kPanelWidth;  // ScoreTile::keys_at_once
   int64_t tasks = 0;                   // row blocks, or splits of row blocks
   float scale = 0;                     // of scores
+
+  int64_t row_block() const { return int64_t{1} << row_block_bits; }
 };
 
 /// True if all sequences have as many rows and keys.
 bool same_lengths(const AttentionProblem& a);
 
-/// Who runs the tasks. For one thread row blocks are as large as may be. For several there shall be enough tasks, so
-/// row blocks are smaller, or splits are tasks, where large row blocks are few.
-enum class Threads : uint8_t { kOne, kSeveral };
-
-/// Checks the entries of every sequence and divides the problem, whose sizes are in `division` already.
-Status divide(const AttentionProblem& a, Threads threads, Division* division);
+/// Checks the entries of every sequence and divides the problem, whose sizes are in `division` already, for so many
+/// threads. For one, row blocks are as large as may be. For more, row blocks are smaller, or splits are tasks, where
+/// that lets the threads end earlier.
+Status divide(const AttentionProblem& a, int64_t threads, Division* division);
 
 /// How one sequence divides.
 struct SequenceTasks {
@@ -79,8 +81,9 @@ struct SequenceTasks {
   SequenceTasks(const AttentionProblem& a, const Division& d, int64_t sequence);
 };
 
-/// Walks tasks in their order: by sequences, key/value heads, row blocks, splits. Row blocks go first, last, second,
-/// second to last, ..., so that any range of tasks of a causal problem has its share of long and short ones.
+/// Walks tasks in their order: by sequences, key/value heads, row blocks, splits. Row blocks go last, first,
+/// second to last, second, ..., so that any range of tasks of a causal problem has its share of long and short ones,
+/// and the longest ones do not come at the end, when other threads have none left.
 class TaskIterator {
  public:
   /// At `task` tasks after the first one of sequence `sequence`.

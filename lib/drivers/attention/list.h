@@ -93,7 +93,7 @@ void for_each_list(const AttentionRun& run, const RowBlockIndex& index, const F&
   if (!has_lists(a)) return f(index);
   const Sequence seq = sequence_of(a, index.sequence);
   const int64_t group = run.division.sizes.group;
-  const int64_t end = std::min(index.first_row + run.division.row_block, seq.n_q * group);
+  const int64_t end = std::min(index.first_row + run.division.row_block(), seq.n_q * group);
   const auto list = [&](int64_t row) { return list_of(a, seq, index.kv_head, row / group); };
   RowBlockIndex part = index;
   for (; part.first_row < end; part.first_row += part.rows) {

@@ -41,31 +41,22 @@ struct RowStates {
 /// The states of all splits, in the buffer that all threads share, where splits are tasks.
 class Partials {
  public:
-  Partials(const Division& division, const void* memory)
-      : rows_(division.most_rows), d_v_(division.sizes.d_v), memory_(const_cast<void*>(memory)) {
-    Workspace measured(nullptr);
-    RowStates(measured, rows_, d_v_);
-    task_bytes_ = static_cast<int64_t>(measured.used());
+  Partials(const Division& division, const void* memory) : Partials(division, Workspace(const_cast<void*>(memory))) {}
+  /// Bytes of the buffer; 0 if they are too many.
+  static size_t bytes(const Division& division) {
+    constexpr int64_t kMost = int64_t{1} << 62;
+    if (division.partial_rows > kMost / round_up(division.sizes.d_v + kStateStep, kValueGroup) / 8) return 0;
+    return Partials(division, nullptr).bytes_;
   }
-  /// Bytes of the buffer for so many tasks; 0 if they are too many.
-  size_t bytes(int64_t tasks) const {
-    int64_t all;
-    if (__builtin_mul_overflow(task_bytes_, tasks, &all) || all > (int64_t{1} << 62)) return 0;
-    Workspace measured(nullptr);
-    measured.take<char>(all);
-    return measured.bytes();
-  }
-  RowStates of_task(int64_t task) const {
-    Workspace w(memory_);
-    w.take<char>(task_bytes_ * task);
-    return {w, rows_, d_v_};
-  }
+  RowStates of_task(int64_t task) const { return states_.from(task * task_rows_); }
 
  private:
-  int64_t rows_;
-  int64_t d_v_;
-  int64_t task_bytes_;
-  void* memory_;
+  Partials(const Division& division, Workspace w)
+      : task_rows_(division.most_rows), states_(w, division.partial_rows, division.sizes.d_v), bytes_(w.bytes()) {}
+
+  int64_t task_rows_;
+  RowStates states_;
+  size_t bytes_;
 };
 
 /// One thread's working memory. Its size depends neither on the lengths of the sequences nor on an address: those of a

@@ -13,6 +13,8 @@ namespace {
 
 /// A plan remembers its sequences in at most so many groups of equal size: where tasks begin, and a digest of lengths.
 constexpr int64_t kMaxGroups = 24;
+/// For how many threads a problem is divided whose caller does not tell.
+constexpr int64_t kUnknownThreads = 4;
 /// PlanState::mark of a plan that attention_plan() made: "attnapln".
 constexpr uint64_t kPlanMark = 0x6E6C7061'6E747461u;
 
@@ -74,13 +76,14 @@ bool has_data(const AttentionProblem& a) {
 Status drivers::attention_plan(const AttentionProblem& a, Plan* plan, const Exec& exec) {
   const Target* target = nullptr;
   SIMDATTN_CHECK(resolve(exec, &target));
+  if (exec.threads < 0) return kNegativeThreads;
   if (plan->struct_size != sizeof *plan) return kPlanOfOtherSize;
   const Data data = has_data(a) ? Data::kNeeded : Data::kLater;
   ProblemBytes bytes;
   Division d;
   SIMDATTN_CHECK(check_attention(a, data, &d.sizes, &bytes));
-  SIMDATTN_CHECK(divide(a, Threads::kSeveral, &d));
-  const size_t partial = d.split ? Partials(d, nullptr).bytes(d.tasks) : 0;
+  SIMDATTN_CHECK(divide(a, exec.threads == 0 ? kUnknownThreads : exec.threads, &d));
+  const size_t partial = d.split ? Partials::bytes(d) : 0;
   if (d.split && partial == 0) return kPartialsTooLarge;
 
   PlanState* s = new (plan->internal.data()) PlanState;
@@ -164,7 +167,7 @@ Status drivers::attention_range(const Plan& plan, int64_t first, int64_t last, b
     const RowBlockIndex index = ahead.row_block();
     if (index.sequence == done.sequence && index.first_row == done.first_row) continue;  // of another head or split
     done = index;
-    const int64_t end = std::min(index.first_row + d.row_block, sequence_of(a, index.sequence).n_q * d.sizes.group);
+    const int64_t end = std::min(index.first_row + d.row_block(), sequence_of(a, index.sequence).n_q * d.sizes.group);
     SIMDATTN_CHECK(check_places(a, d, index.sequence, index.first_row / d.sizes.group, (end - 1) / d.sizes.group + 1));
   }
   const KernelHooks hooks(run.memory.kernels);

@@ -19,7 +19,7 @@ struct RowBlock {
   const AttentionMemory& memory = run.memory;  // where each part of a key block's life leaves what the next one reads
   const AttentionKernels& arithmetic = memory.kernels;
   Sequence sequence = sequence_of(problem, index.sequence);
-  int64_t rows = std::min({division.row_block, index.rows, (sequence.n_q * division.sizes.group) - index.first_row});
+  int64_t rows = std::min({division.row_block(), index.rows, (sequence.n_q * division.sizes.group) - index.first_row});
   /// Heads of a position that have the same modifiers: all of a group, or 1.
   int64_t heads_at_once = run.modifiers.by_head ? 1 : division.sizes.group;
   Fetch fetch = rows > 1 ? division.fetch : division.fetch_one_row;
