@@ -97,19 +97,25 @@ TEST_P(Contract, PlansOfHugeSizesCountOrRefuse) {
             Plan plan;
             plan.tasks = plan.reduce_tasks = -7;
             const Status s = attention_plan(a, &plan, exec());
-            const double blocks =
-                static_cast<double>(batch) * (grouped ? 1.0 : static_cast<double>(heads)) *
-                std::ceil(static_cast<double>(n_q) * (grouped ? static_cast<double>(heads) : 1.0) / 256);
+            const auto blocks_of = [&](double rows) {
+              return static_cast<double>(batch) * (grouped ? 1.0 : static_cast<double>(heads)) *
+                     std::ceil(static_cast<double>(n_q) * (grouped ? static_cast<double>(heads) : 1.0) / rows);
+            };
+            const double splits = std::ceil(static_cast<double>(n_kv) / 1024);
             if (!s.ok()) {
               EXPECT_EQ(s.code, Code::kShape) << s.detail;
-              EXPECT_GE(4 * blocks * std::ceil(static_cast<double>(n_kv) / 1024), 0x1p60);
+              EXPECT_GE(4 * blocks_of(256) * splits, 0x1p60);
               continue;
             }
             ASSERT_GE(plan.tasks, 1);
             ASSERT_GE(plan.reduce_tasks, 0);
-            if (blocks >= 32) {
-              ASSERT_NEAR(static_cast<double>(plan.tasks) / blocks, 1, 1e-9);
+            // Row blocks of one of the sizes, or the splits of these.
+            bool counted = false;
+            for (double rows = 16; rows <= 256; rows *= 2) {
+              const double share = static_cast<double>(plan.tasks) / blocks_of(rows);
+              counted = counted || std::fabs(share - 1) < 1e-9 || std::fabs(share / splits - 1) < 1e-9;
             }
+            EXPECT_TRUE(counted) << plan.tasks << " tasks, " << batch << " x " << heads << " x " << n_q << ", " << n_kv;
           }
         }
       }
