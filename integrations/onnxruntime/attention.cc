@@ -60,8 +60,8 @@ sa::ConstKv join(const Call& call, const sa::View<4>& fresh, const Tensor& past,
     char* to = present.bytes() + head * (before + n) * row;
     if (before > 0) std::memcpy(to, past.bytes() + head * before * row, static_cast<size_t>(before * row));
     to += before * row;
-    const char* const from = static_cast<const char*>(fresh.data) +
-                             (head / heads * fresh.stride[0] + head % heads * fresh.stride[1]) * size;
+    const char* const from =
+        static_cast<const char*>(fresh.data) + (head / heads * fresh.stride[0] + head % heads * fresh.stride[1]) * size;
     for (int64_t i = 0; i < n; ++i)
       std::memcpy(to + i * row, from + i * fresh.stride[2] * size, static_cast<size_t>(row));
     return sa::Status{};
@@ -100,8 +100,7 @@ sa::ConstView<4> broadcast(const Call& call, int index, const Tensor& t, sa::DTy
   for (int i = t.rank - 1; i >= 0; --i) {
     const auto at = static_cast<size_t>(4 - t.rank + i);
     const int64_t n = t.dim[static_cast<size_t>(i)];
-    if (n != shape[at] && (n != 1 || at == 3))
-      call.refuse(index, "does not broadcast to the shape of the scores");
+    if (n != shape[at] && (n != 1 || at == 3)) call.refuse(index, "does not broadcast to the shape of the scores");
     stride[at] = n == 1 && at != 3 ? 0 : step;
     step *= n;
   }
@@ -147,7 +146,8 @@ sa::ConstView<4> padding(Call* call, const Tensor& mask, const Tensor& bias, con
   float* to = sum;
   for (int64_t i = 0; i < batch * heads * rows; ++i, to += tokens) {
     const int64_t b = i / (heads * rows), h = i / rows % heads, row = i % rows;
-    const int32_t* const kept = static_cast<const int32_t*>(mask.data) + (b * (by_row ? n : 1) + (by_row ? row : 0)) * tokens;
+    const int32_t* const kept =
+        static_cast<const int32_t*>(mask.data) + (b * (by_row ? n : 1) + (by_row ? row : 0)) * tokens;
     if (bias) {
       const int64_t at = b * added.stride[0] + h * added.stride[1] + row * added.stride[2];
       const sa::ConstKv line = sa::ConstView<4>(

@@ -18,7 +18,7 @@ struct Problem {
   int64_t size, batch, n, heads, kv_heads, d;
   Rows q, k, v;
   Tensor past_k, past_v;
-  int64_t past = 0, total = 0, capacity = 0;  // tokens of past_key; total_sequence_length; tokens of present_key
+  int64_t past = 0, total = 0, capacity = 0;      // tokens of past_key; total_sequence_length; tokens of present_key
   int32_t *starts = nullptr, *lengths = nullptr;  // [batch] where the new tokens begin; keys with them
 };
 
@@ -65,7 +65,8 @@ void read_lengths(Call* call, Problem* p) {
     const Tensor& t = i == 5 ? seqlens : total;
     if (!t) call->refuse(i, "is needed");
     if (t.element != ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32) call->refuse(i, "is not int32");
-    if (t.size() != (i == 5 ? p->batch : 1)) call->refuse(i, "has another number of elements than batch_size, or than 1");
+    if (t.size() != (i == 5 ? p->batch : 1))
+      call->refuse(i, "has another number of elements than batch_size, or than 1");
   }
   p->total = *static_cast<const int32_t*>(total.data);
   if (p->total < 0) call->refuse(6, "is negative");
@@ -76,7 +77,8 @@ void read_lengths(Call* call, Problem* p) {
   for (int64_t b = 0; b < p->batch; ++b) {
     const int64_t length = int64_t{static_cast<const int32_t*>(seqlens.data)[b]} + 1;
     if (length < (prompt ? 1 : p->n) || length > p->total)
-      call->refuse(5, "has " + std::to_string(length - 1) + ", and total_sequence_length is " + std::to_string(p->total));
+      call->refuse(5,
+                   "has " + std::to_string(length - 1) + ", and total_sequence_length is " + std::to_string(p->total));
     p->lengths[b] = static_cast<int32_t>(length);
     p->starts[b] = prompt ? 0 : static_cast<int32_t>(length - p->n);
     if (!prompt && p->starts[b] > p->past) call->refuse(5, "counts more tokens than there are in past_key");

@@ -14,8 +14,8 @@ enum class Kind { kGroupQuery, kMultiHead, kAttention, kRotary };
 
 inline constexpr int kInputs = 16, kOutputs = 4;
 
-/// A node: what its attributes say, and where its inputs and outputs are. Attributes have their names of ONNX; operators
-/// that lack one have its default.
+/// A node: what its attributes say, and where its inputs and outputs are. Attributes have their names of ONNX;
+/// operators that lack one have its default.
 struct Node {
   Kind kind = Kind::kGroupQuery;
   std::string name;  // "GroupQueryAttention 'layer.0'", for messages

@@ -146,7 +146,8 @@ struct Factory : OrtEpFactory {
     CreateEp = create;
     ReleaseEp = [](OrtEpFactory*, OrtEp* ep) noexcept { delete static_cast<Provider*>(ep); };
     // All memory is the CPU's, which ONNX Runtime has.
-    CreateAllocator = [](OrtEpFactory*, const OrtMemoryInfo*, const OrtKeyValuePairs*, OrtAllocator** a) noexcept -> OrtStatus* {
+    CreateAllocator = [](OrtEpFactory*, const OrtMemoryInfo*, const OrtKeyValuePairs*,
+                         OrtAllocator** a) noexcept -> OrtStatus* {
       *a = nullptr;
       return nullptr;
     };
@@ -162,7 +163,8 @@ struct Factory : OrtEpFactory {
 /// A version that has no provider by this interface gets a status by the functions that it has.
 OrtStatus* too_old(const OrtApiBase* base) {
   const OrtApi* const old = base->GetApi(1);
-  const std::string text = std::string("simdattn: needs ONNX Runtime 1.23 or later; this is ") + base->GetVersionString();
+  const std::string text =
+      std::string("simdattn: needs ONNX Runtime 1.23 or later; this is ") + base->GetVersionString();
   return old != nullptr ? old->CreateStatus(ORT_NOT_IMPLEMENTED, text.c_str()) : nullptr;
 }
 

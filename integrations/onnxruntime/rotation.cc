@@ -68,7 +68,8 @@ Rotation make_rotation(Call* call, int cos, const Tensor& c, const Places& place
       const int64_t together = places.ids == nullptr ? places.n : 1;
       for (int64_t i = 0; i < places.n; i += together) {
         const int64_t row = b * places.n + i;
-        widen(call, *t, type, places.ids != nullptr ? places.ids[row] : places.starts[b], together, out + row * columns);
+        widen(call, *t, type, places.ids != nullptr ? places.ids[row] : places.starts[b], together,
+              out + row * columns);
       }
     }
   }

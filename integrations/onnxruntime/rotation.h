@@ -22,8 +22,8 @@ struct Rotation {
   sa::Positions positions(int64_t b) const;
 };
 
-/// Reads the tables, `c`, which is the input `cos`, and the input behind it, and checks every position. Of tables of f16
-/// and bf16 only the rows that the node needs are converted.
+/// Reads the tables, `c`, which is the input `cos`, and the input behind it, and checks every position. Of tables of
+/// f16 and bf16 only the rows that the node needs are converted.
 Rotation make_rotation(Call* call, int cos, const Tensor& c, const Places& places);
 
 }  // namespace simdattn_onnxruntime

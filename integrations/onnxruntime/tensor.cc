@@ -53,7 +53,8 @@ int64_t most_threads() {
   return n;
 }
 
-/// The tasks of a plan. Threads take them as they come: a thread that is late takes none, and no other one waits for it.
+/// The tasks of a plan. Threads take them as they come: a thread that is late takes none, and no other one waits for
+/// it.
 struct Work {
   const sa::Plan* plan;
   void* partial;
@@ -130,7 +131,8 @@ Tensor Call::output(int index, std::initializer_list<int64_t> shape) const {
   const int at = node.output[static_cast<size_t>(index)];
   if (at < 0 || static_cast<size_t>(at) >= outputs_) return {};
   OrtValue* value = nullptr;
-  simdattn_onnxruntime::check(host.api->KernelContext_GetOutput(context_, static_cast<size_t>(at), shape.begin(), shape.size(), &value));
+  simdattn_onnxruntime::check(
+      host.api->KernelContext_GetOutput(context_, static_cast<size_t>(at), shape.begin(), shape.size(), &value));
   return tensor_of(value);
 }
 

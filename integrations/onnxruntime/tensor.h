@@ -63,7 +63,8 @@ class Call {
 
   /// Whether so many bytes, read and written, are worth another thread.
   static bool shares(int64_t bytes) { return bytes >= 1 << 17; }
-  /// job(0) .. job(jobs - 1), by the threads of the session if `bytes` are worth it. No job may throw; the status of one that failed is the result.
+  /// job(0) .. job(jobs - 1), by the threads of the session if `bytes` are worth it. No job may throw; the status of
+  /// one that failed is the result.
   template <class F>
   sa::Status parallel(int64_t jobs, int64_t bytes, const F& job) const {
     struct Jobs {

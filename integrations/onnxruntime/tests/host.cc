@@ -76,7 +76,8 @@ Inputs make_inputs(const OrtSession* session) {
       if (element == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT) {
         static_cast<float*>(data)[k] = static_cast<float>(random >> 8) / 8388608.0f - 1.0f;
       } else if (element == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32) {
-        static_cast<int32_t*>(data)[k] = static_cast<int32_t>(std::strcmp(name, "seqlens_k") == 0 ? kTotal - 1 : kTotal);
+        static_cast<int32_t*>(data)[k] =
+            static_cast<int32_t>(std::strcmp(name, "seqlens_k") == 0 ? kTotal - 1 : kTotal);
       } else {
         static_cast<int64_t*>(data)[k] = k;
       }
@@ -98,7 +99,8 @@ std::vector<std::vector<float>> run(const OrtEnv* env, const char* model, bool o
     for (size_t i = 0; i < n; ++i) {
       if (std::strcmp(api->EpDevice_EpName(devices[i]), "SimdattnExecutionProvider") != 0) continue;
       const char *key = "log", *value = "1";
-      check(api->SessionOptionsAppendExecutionProvider_V2(options, const_cast<OrtEnv*>(env), &devices[i], 1, &key, &value, 1));
+      check(api->SessionOptionsAppendExecutionProvider_V2(options, const_cast<OrtEnv*>(env), &devices[i], 1, &key,
+                                                          &value, 1));
     }
   }
   OrtSession* session = nullptr;
@@ -113,7 +115,8 @@ std::vector<std::vector<float>> run(const OrtEnv* env, const char* model, bool o
   for (const std::string& name : inputs->names) names.push_back(name.c_str());
   for (size_t i = 0; i < count; ++i) check(api->SessionGetOutputName(session, i, allocator, &outputs[i]));
   std::vector<OrtValue*> made(count, nullptr);
-  check(api->Run(session, nullptr, names.data(), inputs->values.data(), names.size(), outputs.data(), count, made.data()));
+  check(api->Run(session, nullptr, names.data(), inputs->values.data(), names.size(), outputs.data(), count,
+                 made.data()));
   std::vector<std::vector<float>> result;
   for (OrtValue* value : made) {
     OrtTensorTypeAndShapeInfo* info = nullptr;
