@@ -23,7 +23,7 @@ from ._rope import RopeTable, rope, rope_frequencies, rope_table
 from ._sdpa import scaled_dot_product_attention
 from ._selection import index_scores, top_k
 from ._softmax import softmax
-from ._targets import Target, default_target, info, targets, version
+from ._targets import Target, default_target, info, request_amx, targets, version
 from ._tensor_cache import TensorCache
 from ._unfused import attention_merge, scores, weighted_values
 
@@ -31,7 +31,7 @@ __version__ = version()
 
 __all__ = ['BF16', 'Code', 'Error', 'KVCache', 'Plan', 'RopeTable', 'Store', 'Target', 'TensorCache', 'attention',
            'attention_merge', 'causal_conv', 'default_target', 'from_bf16', 'index_scores', 'info', 'linear_attention',
-           'rope', 'rope_frequencies', 'rope_table', 'scaled_dot_product_attention', 'scores', 'softmax', 'targets',
+           'request_amx', 'rope', 'rope_frequencies', 'rope_table', 'scaled_dot_product_attention', 'scores', 'softmax', 'targets',
            'to_bf16', 'top_k', 'version', 'weighted_values']
 
 

@@ -17,7 +17,7 @@ from ._arrays import KV_TYPES, NAMES, SIZES, Array, NDArray, maker_like, numbers
 from ._library import Error, Record, check, enumerator, initial, library
 from ._run import Function, Templates, prepare, remember, replay, run
 from ._scoring import OPTIONS, boolean, integer, put_numbers, put_scoring, put_sequences, put_view, refuse_unread
-from ._targets import execution
+from ._targets import arithmetic_for, auto_word, execution
 from ._tensors import causal_offset, is_torch, mark_written
 from ._types import A, AnyArray, ArithmeticName, PlanOptions, TargetName, refuse_unknown
 
@@ -179,7 +179,8 @@ class Problem:
 
     def __init__(self, q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: Any = None, lse: Any = None,
                  return_lse: bool = False, acc: Any = None, max: Any = None, sum: Any = None, arithmetic: Any = 'f32',
-                 cu_q: Any = None, cu_k: Any = None, lists: Any = None, list_block: int = 1, **scoring: Any) -> None:
+                 cu_q: Any = None, cu_k: Any = None, lists: Any = None, list_block: int = 1, target: TargetName = None,
+                 **scoring: Any) -> None:
         if not scoring.keys() <= OPTIONS:
             refuse_unknown('attention', list(scoring), [*OPTIONS, *_OPTIONS])
         record = self.record = Record(_abi.AttentionProblem)
@@ -208,7 +209,9 @@ class Problem:
                 put_view(record, member, operand(array, member, True), 3, member, '[batch, heads, rows]')
         if acc is not None:
             put_view(record, 'acc', operand(acc, 'acc', True), 4, 'acc', _ROWS)
-        if arithmetic != 'f32':
+        if arithmetic == 'auto':
+            record.put('arithmetic', arithmetic_for(rows.dtype, record.get('k.type'), record.get('v.type'), target))
+        elif arithmetic != 'f32':
             record.put('arithmetic', enumerator(Arithmetic, arithmetic, 'arithmetic'))
 
         sequences = put_sequences(record, batch, cu_q, cu_k)
@@ -308,7 +311,9 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
     Many sequences in one array: cu_q [n + 1], and q, out and lse are [1, heads, total, ...]; cu_k: k and v likewise.
 
     acc (as out, float32), max, sum (as lse): the state before the division is written there.
-    arithmetic: what multiplies; part of the result's definition.
+    arithmetic: what multiplies, 'f32', 'bf16' or 'int8'; part of the result's definition. 'auto': 'bf16' if q, k and v are bfloat16
+        and this CPU multiplies it faster than float32 (AMX after request_amx(), AVX512-BF16 of AMD), else 'f32'; for prompt and
+        tokens alike, but not on every CPU.
     target: a name from targets(); default: the best that this CPU can run.
     threads: how many share a large call, at most. Default: torch.get_num_threads() for tensors, else the environment variable
         SIMDATTN_NUM_THREADS, else the CPUs of this process. Small calls stay on this thread. The bits are the same.
@@ -324,14 +329,14 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
             kv_length = k.lengths
     arguments = (q, k, v, out, lse, return_lse, scale, softcap, causal, offset, offsets, window_left, window_right, chunk,
                  prefix_end, kv_start, kv_length, bias, bias_scale, mask, packed_mask, alibi_slopes, sinks, cu_q, cu_k, acc,
-                 max, sum, lists, list_block, arithmetic, target, threads)
+                 max, sum, lists, list_block, auto_word() if arithmetic == 'auto' else arithmetic, target, threads)
     found = None
     if pool is None and not unknown and (keep is None or kv_length is k.lengths):
         found = replay(templates, arguments)
         if found is not None and type(found) is not bool:
             return found
-    given = dict(zip(_ARGUMENTS, arguments), causal=boolean(causal, 'causal') or None)
-    del given['target'], given['threads']
+    given = dict(zip(_ARGUMENTS, arguments), causal=boolean(causal, 'causal') or None, arithmetic=arithmetic)
+    del given['threads']
     problem = Problem(**given, **unknown)
     if pool is None:
         problem.run(target, threads_wanted(threads))
@@ -434,7 +439,7 @@ class Plan:
     def __init__(self, q: AnyArray, k: Union[AnyArray, Store], v: Union[AnyArray, Store], *, causal: bool = False,
                  return_lse: bool = False, **options: Unpack[PlanOptions]) -> None:
         given: Dict[str, Any] = dict(options)
-        target = given.pop('target', None)
+        target = given.get('target')
         problem = Problem(q, k, v, causal=boolean(causal, 'causal') or None, return_lse=return_lse, **given)
         self._tasks = _Tasks(problem, target)
 
@@ -469,7 +474,7 @@ class Plan:
     def bind(self, q: AnyArray, k: Union[AnyArray, Store], v: Union[AnyArray, Store], *, causal: bool = False,
              return_lse: bool = False, **options: Unpack[PlanOptions]) -> Plan:
         """The same problem with other arrays: another layer of a model. Error STALE_PLAN if anything else differs."""
-        given: Dict[str, Any] = dict(options)
+        given: Dict[str, Any] = dict(options, target=self._tasks.target)
         problem = Problem(q, k, v, causal=boolean(causal, 'causal') or None, return_lse=return_lse, **given)
         self._tasks.bind(problem)
         return self

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Literal, Optional, Sequen
 
 import torch
 
-from ._abi import Code
+from ._abi import Arithmetic, Code
 from ._attention import attention as _attention
 from ._cache import KVCache, living
 from ._library import Error
@@ -28,7 +28,7 @@ _INT = 'SymInt' if hasattr(torch, 'SymInt') and hasattr(torch._C._AutoDispatchBe
 _SCORING = {'bias': 'Tensor?', 'mask': 'Tensor?', 'bias_scale': 'Tensor?', 'alibi_slopes': 'Tensor?', 'sinks': 'Tensor?',
             'kv_start': 'Tensor?', 'kv_length': 'Tensor?', 'offsets': 'Tensor?', 'prefix_end': 'Tensor?', 'causal': 'bool',
             'scale': 'float?', 'softcap': 'float?', 'offset': f'{_INT}?', 'window_left': f'{_INT}?',
-            'window_right': f'{_INT}?', 'chunk': f'{_INT}?', 'target': 'str?'}
+            'window_right': f'{_INT}?', 'chunk': f'{_INT}?', 'target': 'str?', 'arithmetic': 'str?'}
 _ENDS = {'cu_q': 'Tensor?', 'cu_k': 'Tensor?'}
 _TURNS = {'pairing': 'str', 'first_dim': 'int'}
 
@@ -119,6 +119,8 @@ def _operands(function: str, options: Dict[str, Any], names: Dict[str, str]) -> 
         x = options.get(name)
         if isinstance(x, Target):
             x = x.name
+        if isinstance(x, Arithmetic):
+            x = x.name.lower()
         if kind == 'Tensor?' and x is not None and not isinstance(x, torch.Tensor):
             x = torch.as_tensor(x)
         found.append(x)
@@ -140,7 +142,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool
     """simdattn.attention() of tensors as an operator, torch.ops.simdattn.attention, which torch.compile(fullgraph=True) sees.
 
     options: bias, mask, bias_scale, alibi_slopes, sinks, kv_start, kv_length, offsets, prefix_end, scale, softcap,
-    offset, window_left, window_right, chunk, cu_q, cu_k, target, as there. return_lse: (out, lse).
+    offset, window_left, window_right, chunk, cu_q, cu_k, arithmetic, target, as there. return_lse: (out, lse).
     """
     found = _attention_operator(q, k, v, *_operands('attention', dict(options, causal=causal), {**_SCORING, **_ENDS}))
     return found if return_lse else found[0]

@@ -16,7 +16,8 @@ from ._library import Error
 from ._run import Templates, replay
 from ._scoring import boolean
 from ._tensors import causal_offset, is_causal_bias, mark_written
-from ._types import A, AnyArray, TargetName
+from ._targets import auto_word
+from ._types import A, AnyArray, ArithmeticName, TargetName
 
 Shape = Tuple[int, ...]
 
@@ -69,21 +70,21 @@ def leading_shapes(q: Shape, k: Shape, v: Shape, enable_gqa: bool) -> Tuple[Shap
 def scaled_dot_product_attention(query: A, key: AnyArray, value: AnyArray, attn_mask: Optional[AnyArray] = ...,
                                  dropout_p: float = ..., is_causal: bool = ..., scale: Optional[float] = ...,
                                  enable_gqa: bool = ..., *, return_lse: Literal[False] = ..., out: Optional[AnyArray] = ...,
-                                 target: TargetName = ..., threads: Optional[int] = ..., pool: Optional[Executor] = ...) -> A: ...
+                                 arithmetic: ArithmeticName = ..., target: TargetName = ..., threads: Optional[int] = ..., pool: Optional[Executor] = ...) -> A: ...
 
 
 @overload
 def scaled_dot_product_attention(query: A, key: AnyArray, value: AnyArray, attn_mask: Optional[AnyArray] = ...,
                                  dropout_p: float = ..., is_causal: bool = ..., scale: Optional[float] = ...,
                                  enable_gqa: bool = ..., *, return_lse: Literal[True], out: Optional[AnyArray] = ...,
-                                 target: TargetName = ..., threads: Optional[int] = ..., pool: Optional[Executor] = ...
+                                 arithmetic: ArithmeticName = ..., target: TargetName = ..., threads: Optional[int] = ..., pool: Optional[Executor] = ...
                                  ) -> Tuple[A, A]: ...
 
 
 def scaled_dot_product_attention(query: A, key: AnyArray, value: AnyArray, attn_mask: Optional[AnyArray] = None,
                                  dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None,
                                  enable_gqa: bool = False, *, return_lse: bool = False, out: Optional[AnyArray] = None,
-                                 target: TargetName = None, threads: Optional[int] = None,
+                                 arithmetic: ArithmeticName = 'f32', target: TargetName = None, threads: Optional[int] = None,
                                  pool: Optional[Executor] = None) -> Any:
     """As torch.nn.functional.scaled_dot_product_attention, for inference on the CPU.
 
@@ -92,19 +93,20 @@ def scaled_dot_product_attention(query: A, key: AnyArray, value: AnyArray, attn_
     dropout_p: must be 0. is_causal: row i sees keys 0 .. i (the corner at the top left), without attn_mask.
     scale: default 1/sqrt(E). enable_gqa: key and value have fewer heads; query head h reads head h // (heads / kv_heads).
     return_lse: (out, lse), lse float32 [..., L], the natural log-sum-exp, which attention_merge() takes.
-    out: [..., L, Ev], as query unless given. target, threads, pool: as in attention().
+    out: [..., L, Ev], as query unless given. arithmetic, target, threads, pool: as in attention().
 
     E and Ev may be 0: without dimensions every score is 0. Where PyTorch gives NaN for a row that sees no key (before 2.5), this
     gives zeros.
     """
-    arguments = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, out, target, threads, return_lse)
+    arguments = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, out, target, threads, return_lse,
+                 auto_word() if arithmetic == 'auto' else arithmetic)
     found = None if pool is not None else replay(_TEMPLATES, arguments)
     if found is not None and type(found) is not bool:
         return found
     mask, offset = masking(attn_mask, dropout_p, is_causal, (query, key))
     written = [] if out is None else [out]
     how = How(target, threads_wanted(threads), pool, (_TEMPLATES, arguments) if found is True else None,
-              boolean(return_lse, 'return_lse'))
+              boolean(return_lse, 'return_lse'), arithmetic)
     result = attend(query, key, value, mask, offset, scale, boolean(enable_gqa, 'enable_gqa'), out, how)
     mark_written(written)
     return result
@@ -112,7 +114,7 @@ def scaled_dot_product_attention(query: A, key: AnyArray, value: AnyArray, attn_
 
 _TEMPLATES: Templates = {}
 # The arguments of the tuple above, by the names of attention().
-_NAMES = ('q', 'k', 'v', '', '', '', '', '', 'out', 'target', 'threads', '')
+_NAMES = ('q', 'k', 'v', '', '', '', '', '', 'out', 'target', 'threads', '', '')
 
 
 class How(NamedTuple):
@@ -123,6 +125,7 @@ class How(NamedTuple):
     pool: Optional[Executor] = None
     remember: Optional[Tuple[Templates, Tuple[Any, ...]]] = None
     return_lse: bool = False
+    arithmetic: ArithmeticName = 'f32'
 
 
 def masking(attn_mask: Any, dropout_p: float, is_causal: bool, arrays: Sequence[Any]) -> Tuple[Any, Optional[int]]:
@@ -148,7 +151,7 @@ def attend(query: Array, key: Array, value: Array, attn_mask: Optional[Array], o
         q, k, v = _broadcast(q, full, 'query'), _broadcast(k, kv_full, 'key'), _broadcast(v, kv_full, 'value')
     rows, keys = q.shape[-2], k.shape[-2]
 
-    options: Dict[str, Any] = {'scale': scale}
+    options: Dict[str, Any] = {'scale': scale, 'arithmetic': how.arithmetic, 'target': how.target}
     if offset is not None:
         options.update(causal=True, offset=offset)
     mask = None

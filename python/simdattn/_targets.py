@@ -9,7 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from . import _abi
 from ._abi import Code
-from ._library import Error, check, initial, library, path
+from ._library import Error, check, enumerator, initial, library, path
 
 
 class Target(NamedTuple):
@@ -45,6 +45,43 @@ def default_target() -> str:
     check(library.simdattn_default_target(ctypes.byref(found)))
     name: bytes = library.simdattn_target_name(found)
     return name.decode()
+
+
+_auto = 'auto'
+
+
+def auto_word() -> str:
+    """What 'auto' is in the key of a call that replay() knows: permission changes what it stands for."""
+    return _auto
+
+
+def request_amx() -> None:
+    """Asks the operating system to let this process use AMX, which then is the default target. No result changes a bit, but that
+    arithmetic='auto' of bfloat16 becomes 'bf16'. Threads and forked processes have the permission too; it is not given back. Error where
+    there is no AMX. simdattn.torch, simdattn.transformers and simdattn.flash_attn ask when they are imported.
+    """
+    global _auto
+    check(library.simdattn_request_amx())
+    _auto = 'auto, with AMX'
+
+
+def ask_for_amx() -> None:
+    """request_amx() where nobody needs to know whether there is AMX: without it other instructions make the results."""
+    try:
+        request_amx()
+    except Error:
+        pass
+
+
+def arithmetic_name(x: Any) -> Any:
+    """x, if it is an arithmetic or 'auto'; else Error."""
+    return x if x == 'auto' else enumerator(_abi.Arithmetic, x, 'arithmetic')
+
+
+def arithmetic_for(q: int, k: int, v: int, target: Union[str, Target, None]) -> int:
+    """The library's choice for the types of queries, keys and values, which are those of the C structs."""
+    found: int = library.simdattn_arithmetic_for(q, k, v, execution.with_target(target))
+    return found
 
 
 def version() -> str:

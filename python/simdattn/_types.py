@@ -18,7 +18,7 @@ A = TypeVar('A', bound=AnyArray)
 Numbers = Union[AnyArray, Sequence[float]]
 Integers = Union[AnyArray, Sequence[int]]
 TargetName = Union[str, Target, None]
-ArithmeticName = Union[str, Arithmetic]
+ArithmeticName = Union[str, Arithmetic]  # of attention and what is made of it 'auto', too
 Pairing = Union[str, RopePairing]
 
 
@@ -67,6 +67,7 @@ class PlanOptions(ScoringOptions, total=False):
 class OperatorOptions(CommonOptions, total=False):
     """Of attend() of simdattn.torch, but for `causal` and `return_lse`."""
 
+    arithmetic: ArithmeticName
     target: TargetName
 
 

@@ -5,6 +5,9 @@
 
     simdattn.flash_attn.install()                   # `import flash_attn` finds this, where none is installed
 
+arithmetic: what multiplies, which flash-attn does not have: as in simdattn.attention(), but by default what is fastest
+here, bfloat16 as such where the CPU is faster then.
+
 Tensors are float32, bfloat16 or float16, and nothing of them is copied. The last row of q stands at the last key. A row
 that sees no key gives zeros and a log-sum-exp of -inf. Dropout and gradients are refused. `deterministic`, `num_splits`
 and the longest lengths change nothing: the bits are the same on every machine and for any number of threads.
@@ -22,8 +25,14 @@ from ._flash_import import VERSION as __version__
 from ._flash_import import install, uninstall
 from ._flash_rotary import rotate
 from ._library import Error
+from ._run import prepare_torch
+from ._targets import ask_for_amx
 from ._tensor_cache import TensorCache
 from ._tensors import refuse_gradient
+from ._types import ArithmeticName
+
+prepare_torch()
+ask_for_amx()  # PyTorch does so too, before its first product of bfloat16
 
 Window = Tuple[int, int]
 
@@ -56,22 +65,26 @@ class _Scores(NamedTuple):
     window: Window
     softcap: float
     slopes: Optional[torch.Tensor]
+    arithmetic: ArithmeticName
 
     def options(self, sequence: Optional[int] = None) -> Dict[str, Any]:
         """As options of attention(). sequence: whose slopes count, where every sequence has its own."""
         left, right = self.window
         slopes = self.slopes if sequence is None or self.slopes is None else self.slopes[sequence]
         return dict(scale=self.scale, causal=bool(self.causal), softcap=self.softcap or None, alibi_slopes=slopes,
-                    window_left=left if left >= 0 else None, window_right=right if right >= 0 else None)
+                    window_left=left if left >= 0 else None, window_right=right if right >= 0 else None,
+                    arithmetic=self.arithmetic)
 
 
 def _scores(softmax_scale: Optional[float], causal: bool, window_size: Window, softcap: float,
-            alibi_slopes: Optional[torch.Tensor], batch: int, heads: int) -> Tuple[_Scores, bool]:
+            alibi_slopes: Optional[torch.Tensor], arithmetic: ArithmeticName, batch: int,
+            heads: int) -> Tuple[_Scores, bool]:
     """The options, and whether every sequence has slopes of its own, so that each is a call."""
     if alibi_slopes is not None:
         _check_slopes(alibi_slopes, batch, heads)
     own = alibi_slopes is not None and alibi_slopes.dim() == 2
-    return _Scores(softmax_scale, causal, (window_size[0], window_size[1]), softcap, alibi_slopes), own
+    return _Scores(softmax_scale, causal, (window_size[0], window_size[1]), softcap, alibi_slopes,
+                   arithmetic), own
 
 
 def _check_slopes(slopes: torch.Tensor, batch: int, heads: int) -> None:
@@ -90,7 +103,8 @@ def _empty(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 def flash_attn_func(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0,
                     softmax_scale: Optional[float] = None, causal: bool = False, window_size: Window = (-1, -1),
                     softcap: float = 0.0, alibi_slopes: Optional[torch.Tensor] = None, deterministic: bool = False,
-                    return_attn_probs: bool = False) -> Any:
+                    return_attn_probs: bool = False,
+                    *, arithmetic: ArithmeticName = 'auto') -> Any:
     """q: [batch, rows, heads, dim]; k, v: [batch, tokens, kv_heads, dim]; the result is like q.
 
     window_size: (left, right), keys beside the row's own that it sees; -1: all. softcap: softcap * tanh(score /
@@ -102,7 +116,7 @@ def flash_attn_func(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p
     for x, argument in ((q, 'q'), (k, 'k'), (v, 'v')):
         _check(x, argument, '[batch, rows, heads, dim]')
     batch, rows, heads, _ = q.shape
-    scores, own = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes, batch, heads)
+    scores, own = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes, arithmetic, batch, heads)
     out = _empty(q, v)
     lse = torch.empty((batch, heads, rows)) if return_attn_probs else None
     for b in range(batch) if own else [None]:
@@ -115,22 +129,24 @@ def flash_attn_func(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p
 def flash_attn_qkvpacked_func(qkv: torch.Tensor, dropout_p: float = 0.0, softmax_scale: Optional[float] = None,
                               causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
                               alibi_slopes: Optional[torch.Tensor] = None, deterministic: bool = False,
-                              return_attn_probs: bool = False) -> Any:
+                              return_attn_probs: bool = False,
+                              *, arithmetic: ArithmeticName = 'auto') -> Any:
     """flash_attn_func with qkv: [batch, rows, 3, heads, dim]."""
     _check(qkv, 'qkv', '[batch, rows, 3, heads, dim]')
     return flash_attn_func(*_unpacked(qkv, 'qkv', 3), dropout_p, softmax_scale, causal, window_size, softcap,
-                           alibi_slopes, deterministic, return_attn_probs)
+                           alibi_slopes, deterministic, return_attn_probs, arithmetic=arithmetic)
 
 
 def flash_attn_kvpacked_func(q: torch.Tensor, kv: torch.Tensor, dropout_p: float = 0.0,
                              softmax_scale: Optional[float] = None, causal: bool = False,
                              window_size: Window = (-1, -1), softcap: float = 0.0,
                              alibi_slopes: Optional[torch.Tensor] = None, deterministic: bool = False,
-                             return_attn_probs: bool = False) -> Any:
+                             return_attn_probs: bool = False,
+                             *, arithmetic: ArithmeticName = 'auto') -> Any:
     """flash_attn_func with kv: [batch, tokens, 2, kv_heads, dim]."""
     _check(kv, 'kv', '[batch, tokens, 2, kv_heads, dim]')
     return flash_attn_func(q, *_unpacked(kv, 'kv', 2), dropout_p, softmax_scale, causal, window_size, softcap,
-                           alibi_slopes, deterministic, return_attn_probs)
+                           alibi_slopes, deterministic, return_attn_probs, arithmetic=arithmetic)
 
 
 def _unpacked(x: torch.Tensor, argument: str, parts: int) -> Tuple[torch.Tensor, ...]:
@@ -155,7 +171,8 @@ def flash_attn_varlen_func(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu
                            softmax_scale: Optional[float] = None, causal: bool = False, window_size: Window = (-1, -1),
                            softcap: float = 0.0, alibi_slopes: Optional[torch.Tensor] = None,
                            deterministic: bool = False, return_attn_probs: bool = False,
-                           block_table: Optional[torch.Tensor] = None) -> Any:
+                           block_table: Optional[torch.Tensor] = None,
+                           *, arithmetic: ArithmeticName = 'auto') -> Any:
     """q: [all rows, heads, dim]; k, v: [all tokens, kv_heads, dim]; cu_seqlens_q, cu_seqlens_k: int32 [sequences + 1],
     where each begins, and the end. max_seqlen_q, max_seqlen_k are not read.
 
@@ -171,7 +188,8 @@ def flash_attn_varlen_func(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu
     sequences, heads = len(cu_q) - 1, q.shape[1]
     if len(cu_k) != len(cu_q):
         raise Error(Code.SHAPE, f'cu_seqlens_k: has {len(cu_k)} numbers, cu_seqlens_q {len(cu_q)}')
-    scores, own = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes, sequences, heads)
+    scores, own = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes, arithmetic,
+                          sequences, heads)
     out = _empty(q, v)
     lse = torch.empty((heads, len(q))) if return_attn_probs else None
     keys = _Varlen(k, v, cu_k, block_table)
@@ -211,12 +229,13 @@ def flash_attn_varlen_qkvpacked_func(qkv: torch.Tensor, cu_seqlens: torch.Tensor
                                      dropout_p: float = 0.0, softmax_scale: Optional[float] = None,
                                      causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
                                      alibi_slopes: Optional[torch.Tensor] = None, deterministic: bool = False,
-                                     return_attn_probs: bool = False) -> Any:
+                                     return_attn_probs: bool = False,
+                                     *, arithmetic: ArithmeticName = 'auto') -> Any:
     """flash_attn_varlen_func with qkv: [all rows, 3, heads, dim]."""
     _check(qkv, 'qkv', '[all rows, 3, heads, dim]')
     return flash_attn_varlen_func(*_unpacked(qkv, 'qkv', 3), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p,
                                   softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
-                                  return_attn_probs)
+                                  return_attn_probs, arithmetic=arithmetic)
 
 
 def flash_attn_varlen_kvpacked_func(q: torch.Tensor, kv: torch.Tensor, cu_seqlens_q: torch.Tensor,
@@ -224,12 +243,13 @@ def flash_attn_varlen_kvpacked_func(q: torch.Tensor, kv: torch.Tensor, cu_seqlen
                                     dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
                                     window_size: Window = (-1, -1), softcap: float = 0.0,
                                     alibi_slopes: Optional[torch.Tensor] = None, deterministic: bool = False,
-                                    return_attn_probs: bool = False) -> Any:
+                                    return_attn_probs: bool = False,
+                                    *, arithmetic: ArithmeticName = 'auto') -> Any:
     """flash_attn_varlen_func with kv: [all tokens, 2, kv_heads, dim]."""
     _check(kv, 'kv', '[all tokens, 2, kv_heads, dim]')
     return flash_attn_varlen_func(q, *_unpacked(kv, 'kv', 2), cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
                                   dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
-                                  return_attn_probs)
+                                  return_attn_probs, arithmetic=arithmetic)
 
 
 # ---- A cache of the caller's -----------------------------------------------------------------------------------------
@@ -247,12 +267,42 @@ def _cache(k: torch.Tensor, v: torch.Tensor, table: Optional[torch.Tensor], leng
         raise Error(
             Code.SHAPE,
             f'block_table: has shape {tuple(table.shape)}; int32 [{len(lengths)}, pages of a sequence] is wanted')
-    capacity = k.shape[1] * (1 if table is None else table.shape[1])
-    if len(lengths) and not 0 <= int(lengths.min()) <= int(lengths.max()) <= capacity:
-        raise Error(
-            Code.RANGE,
-            f'{names[2]}: sequences of {lengths.tolist()} tokens; 0 .. {capacity} is wanted, what the memory holds')
+    _check_lengths(lengths, k.shape[1] * (1 if table is None else table.shape[1]), names[2])
     return TensorCache(_heads_first(k), _heads_first(v), block_table=table, lengths=lengths)
+
+
+def _check_lengths(lengths: torch.Tensor, capacity: int, name: str) -> None:
+    numbers = lengths.tolist()
+    if numbers and not 0 <= min(numbers) <= max(numbers) <= capacity:
+        raise Error(Code.RANGE,
+                    f'{name}: sequences of {numbers} tokens; 0 .. {capacity} is wanted, what the memory holds')
+
+
+def _write_rows(k: torch.Tensor, v: Any, k_cache: torch.Tensor, v_cache: torch.Tensor, lengths: torch.Tensor) -> bool:
+    """Writes the new rows behind those of a few sequences; False: TensorCache.append() has to, or says what is wrong."""
+    rows = k.shape[1]
+    ends = lengths.tolist()
+    if len(ends) > 8 or max(ends) + rows > k_cache.shape[1]:
+        return False
+    for new, cache in ((k, k_cache), (v, v_cache)):
+        plain = type(new) is torch.Tensor and not new.requires_grad and not cache.requires_grad
+        if not plain or new.dtype != cache.dtype or new.shape != (len(ends), rows, *cache.shape[2:]):
+            return False
+    for new, cache in ((k, k_cache), (v, v_cache)):
+        for b, n in enumerate(ends):
+            cache[b, n:n + rows] = new[b]
+    return True
+
+
+def _attend_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor,
+                    start: Optional[torch.Tensor], options: Dict[str, Any], return_lse: bool) -> Any:
+    """A sequence each, of so many tokens, in [batch, capacity, kv_heads, dim]."""
+    batch, rows, heads, _ = q.shape
+    out = _empty(q, v)
+    lse = torch.empty((batch, heads, rows)) if return_lse else None
+    attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), out=out.transpose(1, 2), lse=lse,
+              kv_length=lengths, kv_start=start, **options)
+    return out if lse is None else (out, lse)
 
 
 def _lengths_of(cache_seqlens: Union[int, torch.Tensor, None], batch: int, default: int) -> torch.Tensor:
@@ -306,7 +356,8 @@ def flash_attn_with_kvcache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: tor
                             softmax_scale: Optional[float] = None, causal: bool = False, window_size: Window = (-1, -1),
                             softcap: float = 0.0, rotary_interleaved: bool = True,
                             alibi_slopes: Optional[torch.Tensor] = None, num_splits: int = 0,
-                            return_softmax_lse: bool = False) -> Any:
+                            return_softmax_lse: bool = False,
+                            *, arithmetic: ArithmeticName = 'auto') -> Any:
     """Attention over a cache, behind whose tokens k and v are written first.
 
     q: [batch, rows, heads, dim]; k, v: [batch, new tokens, kv_heads, dim]
@@ -325,13 +376,20 @@ def flash_attn_with_kvcache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: tor
     if rotary_cos is not None and k is None:
         raise Error(Code.RANGE, 'rotary_cos: is given without k; rotate q before the call')
     batch, rows, heads, _ = q.shape
-    scores, own = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes, batch, heads)
+    scores, own = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes, arithmetic, batch, heads)
     lengths = _lengths_of(cache_seqlens, batch, k_cache.shape[1] * (1 if block_table is None else block_table.shape[1]))
     start = None if cache_leftpad is None else _per_sequence(cache_leftpad, 'cache_leftpad', batch)
     table = _table_of(block_table, cache_batch_idx, batch)
     if table is None and len(k_cache) != batch:
         raise Error(Code.SHAPE,
                     f'k_cache: has {len(k_cache)} sequences, q {batch}; cache_batch_idx says which of them they are')
+    if table is None and not own and k_cache.shape[:3] == v_cache.shape[:3]:
+        # A TensorCache takes 0.1 ms to make; a call with plain tensors is one that replay() knows the next time.
+        _check_lengths(lengths, k_cache.shape[1], 'cache_seqlens')
+        if k is None or (rotary_cos is None and _write_rows(k, v, k_cache, v_cache, lengths)):
+            if k is not None:
+                lengths = lengths + k.shape[1]
+            return _attend_tensors(q, k_cache, v_cache, lengths, start, scores.options(), return_softmax_lse)
     cache = _cache(k_cache, v_cache, table, lengths, ('k_cache', 'v_cache', 'cache_seqlens'))
     if k is not None and v is not None:
         if rotary_cos is not None:

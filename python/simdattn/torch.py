@@ -27,7 +27,7 @@ try:
 except ImportError:  # PyTorch before 2.3
     biases = None  # type: ignore[assignment]
 
-from ._abi import Code
+from ._abi import Arithmetic, Code
 from ._aten import Calls, calls, install, uninstall
 from ._library import Error
 from ._operators import append, attend, attention, rope
@@ -37,17 +37,18 @@ from ._run import Templates, prepare_torch, replay
 from ._scoring import boolean
 from ._sdpa import How, leading_shapes, masking
 from ._sdpa import attend as attend_with
-from ._targets import Target
+from ._targets import Target, ask_for_amx, auto_word
 from ._tensors import is_causal_bias, refuse_gradient, refuse_layout
-from ._types import TargetName
+from ._types import ArithmeticName, TargetName
 
 prepare_torch()
+ask_for_amx()  # PyTorch does so too, before its first product of bfloat16
 
 # ---- The operator --------------------------------------------------------------------------------------------------------
 # What torch.jit.trace, torch.compile, torch.export and torch.func see in the place of ctypes.
 
 _ARGUMENTS = ('(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, int? offset, float? scale, bool enable_gqa, '
-              'str? target)')
+              'str? target, str? arithmetic=None)')
 _library.define(f'sdpa{_ARGUMENTS} -> Tensor')
 _library.define(f'sdpa_with_lse{_ARGUMENTS} -> (Tensor, Tensor)')
 
@@ -58,18 +59,21 @@ def _contiguous(x: torch.Tensor) -> torch.Tensor:
 
 
 def _on_cpu(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor], offset: Optional[int],
-            scale: Optional[float], enable_gqa: bool, target: TargetName, how: Optional[How] = None) -> Any:
-    how = How(target) if how is None else how
+            scale: Optional[float], enable_gqa: bool, target: TargetName, arithmetic: Optional[ArithmeticName],
+            how: Optional[How] = None) -> Any:
+    how = How(target, arithmetic=arithmetic or 'f32') if how is None else how
     mask = None if attn_mask is None else _contiguous(attn_mask)
     return attend_with(_contiguous(query), _contiguous(key), _contiguous(value), mask, offset, scale, enable_gqa, None, how)
 
 
 def _on_cpu_with_lse(*arguments: Any) -> Any:
-    return _on_cpu(*arguments, How(arguments[-1], return_lse=True))
+    *_, target, arithmetic = arguments
+    return _on_cpu(*arguments, How(target, return_lse=True, arithmetic=arithmetic or 'f32'))
 
 
 def _shapes_alone(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor],
-                  offset: Optional[int], scale: Optional[float], enable_gqa: bool, target: Optional[str]) -> torch.Tensor:
+                  offset: Optional[int], scale: Optional[float], enable_gqa: bool, target: Optional[str],
+                  arithmetic: Optional[str]) -> torch.Tensor:
     full, _ = leading_shapes(tuple(query.shape), tuple(key.shape), tuple(value.shape), enable_gqa)
     return query.new_empty((*full, query.shape[-2], value.shape[-1]))
 
@@ -125,9 +129,10 @@ def _check(x: Any, argument: str, device: str) -> None:
 
 def _sdpa(public: Callable[..., Any], query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool,
           scale: Optional[float], enable_gqa: bool, target: Any, threads: Optional[int], pool: Optional[Executor],
-          return_lse: bool = False) -> Any:
+          arithmetic: ArithmeticName, return_lse: bool = False) -> Any:
     """public: the function that was called, which subclasses of tensors are asked about."""
-    arguments = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, None, target, threads, return_lse)
+    arguments = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, None, target, threads, return_lse,
+                 auto_word() if arithmetic == 'auto' else arithmetic)
     compiling = _compiling()
     found = None if compiling or pool is not None or _autocast_enabled() else replay(_TEMPLATES, arguments)
     if found is not None and type(found) is not bool:
@@ -136,7 +141,7 @@ def _sdpa(public: Callable[..., Any], query: Any, key: Any, value: Any, attn_mas
     if has_torch_function(tensors):
         own: Dict[str, Any] = {}
         if public is sdpa:
-            own = {'target': target, 'threads': threads, 'pool': pool, 'return_lse': return_lse}  # others bring them along
+            own = {'target': target, 'threads': threads, 'pool': pool, 'arithmetic': arithmetic, 'return_lse': return_lse}  # others bring them
         return handle_torch_function(public, tensors, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, **own)
     device = 'meta' if getattr(query, 'is_meta', False) else 'cpu'
     for x, argument in ((query, 'query'), (key, 'key'), (value, 'value')):
@@ -150,16 +155,17 @@ def _sdpa(public: Callable[..., Any], query: Any, key: Any, value: Any, attn_mas
                                    for x in (query, key, value, mask))
     if device == 'meta':
         shapes = _shapes_with_lse if return_lse else _shapes_alone
-        return shapes(query, key, value, mask, offset, scale, enable_gqa, target)
+        return shapes(query, key, value, mask, offset, scale, enable_gqa, target, None)
     if compiling and (pool is not None or threads is not None):
         raise Error(Code.RANGE, 'pool, threads: are no arguments of an operator: call without them where torch.compile looks')
     if pool is not None or threads is not None or found is True:  # plain tensors: nobody looks for the operator
         how = How(target, threads_wanted(threads), pool, (_TEMPLATES, arguments) if found is True else None,
-                  boolean(return_lse, 'return_lse'))
-        return _on_cpu(query, key, value, mask, offset, scale, enable_gqa, target, how)
+                  boolean(return_lse, 'return_lse'), arithmetic)
+        return _on_cpu(query, key, value, mask, offset, scale, enable_gqa, target, arithmetic, how)
     name = target.name if isinstance(target, Target) else target
+    kind = arithmetic.name.lower() if isinstance(arithmetic, Arithmetic) else arithmetic
     operator = torch.ops.simdattn.sdpa_with_lse if boolean(return_lse, 'return_lse') else torch.ops.simdattn.sdpa
-    return operator(query, key, value, mask, offset, scale, enable_gqa, name)
+    return operator(query, key, value, mask, offset, scale, enable_gqa, name, kind)
 
 
 _TEMPLATES: Templates = {}
@@ -168,20 +174,20 @@ _TEMPLATES: Templates = {}
 @overload
 def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor] = ...,
          dropout_p: float = ..., is_causal: bool = ..., scale: Optional[float] = ..., enable_gqa: bool = ..., *,
-         return_lse: Literal[False] = ..., target: TargetName = ..., threads: Optional[int] = ...,
+         return_lse: Literal[False] = ..., arithmetic: ArithmeticName = ..., target: TargetName = ..., threads: Optional[int] = ...,
          pool: Optional[Executor] = ...) -> torch.Tensor: ...
 
 
 @overload
 def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor] = ...,
          dropout_p: float = ..., is_causal: bool = ..., scale: Optional[float] = ..., enable_gqa: bool = ..., *,
-         return_lse: Literal[True], target: TargetName = ..., threads: Optional[int] = ...,
+         return_lse: Literal[True], arithmetic: ArithmeticName = ..., target: TargetName = ..., threads: Optional[int] = ...,
          pool: Optional[Executor] = ...) -> Tuple[torch.Tensor, torch.Tensor]: ...
 
 
 def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor] = None,
          dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False, *,
-         return_lse: bool = False, target: TargetName = None, threads: Optional[int] = None,
+         return_lse: bool = False, arithmetic: ArithmeticName = 'auto', target: TargetName = None, threads: Optional[int] = None,
          pool: Optional[Executor] = None) -> Any:
     """torch.nn.functional.scaled_dot_product_attention for inference on the CPU.
 
@@ -189,11 +195,13 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask:
     of torch.nn.attention.bias; result: [..., L, Ev]. return_lse: (result, lse), lse float32 [..., L], the log-sum-exp.
     Error, and no silent way around, for tensors that need gradients (where gradients are on), for dropout, and for other devices
     and types than float32, bfloat16 and float16. threads: as many share a large call, at most; default: torch.get_num_threads().
-    pool: threads that share the work instead.
+    pool: threads that share the work instead. arithmetic: as in attention(), but what is fastest here by default: bfloat16 is multiplied as
+    such where the CPU is faster then.
     Other subclasses of Tensor are asked by their __torch_function__. torch.autocast is followed. torch.jit.trace, torch.compile,
     torch.export and torch.func.vmap see one operator, torch.ops.simdattn.sdpa; with `pool` or `threads` they see none, and are refused.
     """
-    return _sdpa(sdpa, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, target, threads, pool, return_lse)
+    return _sdpa(sdpa, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, target, threads, pool, arithmetic,
+                 return_lse)
 
 
 # ---- In the place of PyTorch's -------------------------------------------------------------------------------------------
@@ -251,10 +259,10 @@ class _Replaced:
             while not self.blocks and self.restore:
                 self.restore.pop()()
 
-    def options(self) -> Optional[Tuple[Any, Any, Any]]:
-        """Target, threads and pool of the newest block; None: all have ended, and who wrapped the function calls it still."""
+    def options(self) -> Optional[Tuple[Any, Any, Any, Any]]:
+        """Target, threads, pool and arithmetic of the newest block; None: all have ended, and who wrapped the function calls it still."""
         blocks = list(self.blocks)
-        return (blocks[-1].target, blocks[-1].threads, blocks[-1].pool) if blocks else None
+        return (blocks[-1].target, blocks[-1].threads, blocks[-1].pool, blocks[-1].arithmetic) if blocks else None
 
 
 _replaced = _Replaced()
@@ -316,8 +324,9 @@ class replace_sdpa(contextlib.ContextDecorator):
     computed here: need_weights must be False.
     """
 
-    def __init__(self, *, target: TargetName = None, threads: Optional[int] = None, pool: Optional[Executor] = None) -> None:
-        self.target, self.threads, self.pool, self._used = target, threads, pool, False
+    def __init__(self, *, target: TargetName = None, threads: Optional[int] = None, pool: Optional[Executor] = None,
+                 arithmetic: ArithmeticName = 'auto') -> None:
+        self.target, self.threads, self.pool, self.arithmetic, self._used = target, threads, pool, arithmetic, False
 
     def __enter__(self) -> None:
         self._used = True

@@ -23,8 +23,15 @@ from ._attention import Store, attention
 from ._cache import KVCache
 from ._library import Error
 from ._linear import causal_conv, linear_attention
+from ._run import prepare_torch
+from ._targets import arithmetic_name, ask_for_amx
+from ._types import ArithmeticName
 
 NAME = 'simdattn'
+
+prepare_torch()
+ask_for_amx()  # PyTorch does so too, before its first product of bfloat16
+_arithmetic: ArithmeticName = 'auto'  # of register()
 
 
 # ---- The attention ---------------------------------------------------------------------------------------------------------
@@ -42,9 +49,12 @@ def _forward(module: torch.nn.Module, query: torch.Tensor, key: Any, value: Any,
         raise Error(Code.RANGE, f'dropout: is {dropout}; this is for inference: model.eval()')
     if unread.get('output_attentions'):
         raise Error(Code.RANGE, "output_attentions: weights are not computed; attn_implementation='eager' does")
+    arithmetic = _arithmetic
+    if isinstance(key, _States):
+        arithmetic = key.arithmetic or arithmetic
     key, value = (x.store if isinstance(x, _States) else x for x in (key, value))
     causal = getattr(module, 'is_causal', True) if is_causal is None else is_causal
-    options = dict(scale=scaling, softcap=softcap, sinks=s_aux, bias=position_bias)
+    options = dict(scale=scaling, softcap=softcap, sinks=s_aux, bias=position_bias, arithmetic=arithmetic)
     if attention_mask is None:  # the last row stands at the last key
         options['causal'] = bool(causal) and query.shape[2] > 1
     else:
@@ -85,14 +95,19 @@ def _checked(usual: Any) -> Any:
     return checked
 
 
-def register() -> None:
+def register(*, arithmetic: ArithmeticName = 'auto') -> None:
     """Makes attn_implementation='simdattn' known: in from_pretrained(), from_config() and model.set_attn_implementation().
 
     Masks, left padding, sliding windows, softcap, sinks, grouped heads, static and dynamic caches, beams and chunked prefill are followed.
     ValueError for models that do not ask the interface (`_supports_attention_backend`).
+
+    arithmetic: what multiplies, as in simdattn.attention(): by default what is fastest here for the model's type; 'f32' has the same
+    bits on every CPU. Called again, it takes this one.
     """
+    global _arithmetic
     if int(transformers.__version__.split('.')[0]) < 5:
         raise Error(Code.RANGE, f'register: Transformers 5 or later is wanted, not {transformers.__version__}')
+    _arithmetic = arithmetic_name(arithmetic)
     AttentionInterface.register(NAME, _forward)
     AttentionMaskInterface.register(NAME, _mask)
     for name in ('get_correct_attn_implementation', 'set_attn_implementation'):
@@ -171,7 +186,8 @@ class _States:
     as Doge and JetMoE do, gets a tensor of them, which costs a copy of all tokens at each step.
     """
 
-    def __init__(self, cache: KVCache, which: int, dtype: torch.dtype) -> None:
+    def __init__(self, cache: KVCache, which: int, dtype: torch.dtype, arithmetic: Optional[ArithmeticName] = None) -> None:
+        self.arithmetic = arithmetic
         self.store = (cache.keys, cache.values)[which]
         self._cache, self._which, self.dtype = cache, which, dtype
         batch, heads, _, dim = self.store.shape
@@ -199,8 +215,9 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 
     is_sliding = False
 
-    def __init__(self, dtype: Any = None, capacity: int = 256) -> None:
+    def __init__(self, dtype: Any = None, capacity: int = 256, arithmetic: Optional[ArithmeticName] = None) -> None:
         super().__init__()
+        self.arithmetic = arithmetic
         self.dtype_wanted, self.capacity, self.cache = dtype, capacity, None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -219,7 +236,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         if tokens > self.cache.capacity:
             self.cache = self.cache.resized(max(tokens, 2 * self.cache.capacity))
         self.cache.append(key_states, value_states)
-        return _States(self.cache, 0, key_states.dtype), _States(self.cache, 1, value_states.dtype)
+        return (_States(self.cache, 0, key_states.dtype, self.arithmetic), _States(self.cache, 1, value_states.dtype, self.arithmetic))
 
     def get_seq_length(self) -> int:
         return 0 if self.cache is None else len(self.cache)
@@ -259,11 +276,12 @@ class Cache(transformers.Cache):  # type: ignore[misc]
     dtype: how they are stored: 'q8_0', 'bf16', ... (KVCache has all); default: the type of the model. capacity: tokens that there
     is room for at first; it doubles when they are used. The size of a head must be one that the type takes. config: of the model,
     for those whose layers keep more: layers with a state or an indexer then have Transformers' own caches. Models with a cache of
-    their own, such as MiniMax, refuse others.
+    their own, such as MiniMax, refuse others. arithmetic: as in register(), whose own it takes by default.
     """
 
-    def __init__(self, *, dtype: Any = None, capacity: int = 256, config: Any = None) -> None:
-        make = functools.partial(_Layer, dtype, capacity)
+    def __init__(self, *, dtype: Any = None, capacity: int = 256, config: Any = None,
+                 arithmetic: Optional[ArithmeticName] = None) -> None:
+        make = functools.partial(_Layer, dtype, capacity, None if arithmetic is None else arithmetic_name(arithmetic))
         if config is None:
             super().__init__(layer_class_to_replicate=make)
             return

@@ -13,7 +13,7 @@ needed = pytest.mark.skipif(not HAS, reason='torch.library.get_kernel: PyTorch 2
 
 @pytest.fixture
 def installed():
-    simdattn.torch.install()
+    simdattn.torch.install(always=True)
     yield
     simdattn.torch.uninstall()
 
@@ -102,10 +102,45 @@ def test_the_way_back():
     x, = tensors((1, 2, 60, 16))
     before = functional.scaled_dot_product_attention(x, x, x)
     for _ in range(2):
-        simdattn.torch.install(target='scalar')
-        simdattn.torch.install(threads=1)
+        simdattn.torch.install(target='scalar', always=True)
+        simdattn.torch.install(threads=1, always=True)
         functional.scaled_dot_product_attention(x, x, x)
         assert simdattn.torch.calls().taken == 1
         simdattn.torch.uninstall()
         simdattn.torch.uninstall()
         assert torch.equal(functional.scaled_dot_product_attention(x, x, x), before) and simdattn.torch.calls() == (0, {})
+
+
+@needed
+def test_few_scores_of_f32_are_pytorchs_own():
+    q, k, v = tensors((1, 4, 8, 16), (1, 4, 8, 16), (1, 4, 8, 16))
+    large, shared = tensors((1, 4, 64, 16), (1, 2, 8, 16))
+    theirs = functional.scaled_dot_product_attention(q, k, v)
+    simdattn.torch.install()
+    try:
+        for _ in range(4):
+            assert torch.equal(functional.scaled_dot_product_attention(q, k, v), theirs)
+        taken, others = simdattn.torch.calls()
+        assert taken == 0 and list(others.values()) == [4] and 'faster' in list(others)[0]
+        functional.scaled_dot_product_attention(large, large, large)
+        functional.scaled_dot_product_attention(q, shared, shared, enable_gqa=True)
+        functional.scaled_dot_product_attention(q.bfloat16(), k.bfloat16(), v.bfloat16())
+        assert simdattn.torch.calls().taken == 3
+    finally:
+        simdattn.torch.uninstall()
+
+
+@needed
+@pytest.mark.parametrize('layout', [(0, 1, 2, 3), (0, 2, 1, 3), (1, 2, 0, 3), (0, 1, 3, 2)])
+@pytest.mark.parametrize('turn', range(4))  # the third and later ones are made by the extension
+def test_strides_are_those_that_compilers_expect(installed, layout, turn):
+    query, = tensors((2, 3, 6, 16))
+    query = query.permute(layout).contiguous().permute([layout.index(i) for i in range(4)])
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    wanted = kernel(*(x.to('meta') for x in (query, query, query)))
+    for _ in range(turn + 1):
+        found = kernel(query, query, query)
+    assert [x.stride() for x in found] == [x.stride() for x in wanted]
+    scores = query @ query.transpose(-1, -2) / 4
+    torch.testing.assert_close(found[1], scores.logsumexp(-1), rtol=0, atol=1e-5)
+    torch.testing.assert_close(found[0], scores.softmax(-1) @ query, rtol=0, atol=1e-5)
