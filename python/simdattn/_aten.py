@@ -108,13 +108,11 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_caus
         mask = mask.contiguous()
     hides = mask is not None and mask.dtype == torch.bool
     batch, heads, rows, _ = query.shape
-    like = torch.empty_like(query) if query.shape[-1] == value.shape[-1] else query.new_empty((*query.shape[:3], value.shape[-1]))
-    promised = None if like.stride(-1) == 1 or like.shape[-1] == 1 else like
+    out = torch.empty_like(query) if query.shape[-1] == value.shape[-1] else query.new_empty((*query.shape[:3], value.shape[-1]))
+    promised = None if out.stride(-1) == 1 or out.shape[-1] == 1 else out
     if promised is not None:
-        like, known = torch.empty(like.shape, dtype=like.dtype), None
-    makes = {'out': functools.partial(torch.empty_strided, like.shape, like.stride(), dtype=like.dtype),
-             'lse': functools.partial(torch.empty, (batch, heads, rows))}
-    out, lse = makes['out'](), makes['lse']()
+        out, known = torch.empty(out.shape, dtype=out.dtype), None
+    lse = torch.empty((batch, heads, rows))
     problem = Problem(*tensors, out=out, lse=lse, scale=scale, causal=is_causal or None, offset=0 if is_causal else None,
                       mask=mask if hides else None, bias=None if hides else mask, arithmetic=how.arithmetic, target=how.target)
     problem.run(how.target, how.threads)
@@ -122,7 +120,9 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_caus
         # The backward takes exp(score - lse): of a row that sees no key it would be NaN, and is 0 like this.
         lse.masked_fill_(lse == -math.inf, 0.0)
     elif known is not None:
-        problem.out, problem.lse, problem.makes = out, lse, makes
+        problem.out, problem.lse = out, lse
+        problem.makes = {'out': functools.partial(torch.empty_strided, out.shape, out.stride(), dtype=out.dtype),
+                         'lse': functools.partial(torch.empty, lse.shape)}
         problem.remember(*known, ['q', 'k', 'v', 'mask' if hides else 'bias', *_OTHERS], how.target)
     return out if promised is None else promised.copy_(out), _as_promised(lse)
 
