@@ -59,21 +59,22 @@ def _contiguous(x: torch.Tensor) -> torch.Tensor:
 
 
 def _on_cpu(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor], offset: Optional[int],
-            scale: Optional[float], enable_gqa: bool, target: TargetName, arithmetic: Optional[ArithmeticName],
+            scale: Optional[float], enable_gqa: bool, target: TargetName, arithmetic: Optional[ArithmeticName] = None,
             how: Optional[How] = None) -> Any:
     how = How(target, arithmetic=arithmetic or 'f32') if how is None else how
     mask = None if attn_mask is None else _contiguous(attn_mask)
     return attend_with(_contiguous(query), _contiguous(key), _contiguous(value), mask, offset, scale, enable_gqa, None, how)
 
 
-def _on_cpu_with_lse(*arguments: Any) -> Any:
-    *_, target, arithmetic = arguments
-    return _on_cpu(*arguments, How(target, return_lse=True, arithmetic=arithmetic or 'f32'))
+def _on_cpu_with_lse(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor], offset: Optional[int],
+                     scale: Optional[float], enable_gqa: bool, target: TargetName, arithmetic: Optional[ArithmeticName] = None) -> Any:
+    how = How(target, return_lse=True, arithmetic=arithmetic or 'f32')
+    return _on_cpu(query, key, value, attn_mask, offset, scale, enable_gqa, target, arithmetic, how)
 
 
 def _shapes_alone(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor],
                   offset: Optional[int], scale: Optional[float], enable_gqa: bool, target: Optional[str],
-                  arithmetic: Optional[str]) -> torch.Tensor:
+                  arithmetic: Optional[str] = None) -> torch.Tensor:
     full, _ = leading_shapes(tuple(query.shape), tuple(key.shape), tuple(value.shape), enable_gqa)
     return query.new_empty((*full, query.shape[-2], value.shape[-1]))
 

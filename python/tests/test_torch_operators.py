@@ -106,7 +106,7 @@ def test_what_is_refused():
     q, k, v = tensors(*SHAPES)
     if hasattr(torch._C._AutoDispatchBelowAutograd, '__enter__'):
         refused(Code.RANGE, 'q: requires a gradient', lambda: ours.attention(q.clone().requires_grad_(), k, v))
-    with pytest.raises(TypeError, match="attention.. has no option 'windw_left'; there are alibi_slopes, bias"):
+    with pytest.raises(TypeError, match="attention.. has no option 'windw_left'; there are alibi_slopes, arithmetic, bias"):
         ours.attention(q, k, v, windw_left=3)
     cache = simdattn.KVCache(2, 2, 64, 32, value_dim=16)
     cache.tensor_of_lengths = None
