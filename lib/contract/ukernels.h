@@ -49,6 +49,9 @@ constexpr bool writes_scales(KvType type) {
 /// Most numbers of a row of a narrow type. A row is treated whole in buffers on the stack, because the scale of
 /// int8 depends on all of its numbers.
 inline constexpr int64_t kMaxNarrowDim = 8192;
+/// Most rows of a task whose scores are in memory at a time: their 68 KiB stay in L2 beside the keys and values of a
+/// key block.
+inline constexpr int64_t kScoreRows = 64;
 /// Half a panel: softmax_tile takes so many columns at a time, one for each partial sum.
 inline constexpr int64_t kHalfPanel = kPanelWidth / 2;
 /// Numbers of a chain group of kBF16: 16 steps of each of its two chains, which are joined at its end.
@@ -155,6 +158,8 @@ struct ScoreTile {
   float scale;
   float* s;
   int64_t lds;
+  /// The scale is left out, because softmax_tile multiplies by it: with AttentionKernels::scales_in_softmax alone.
+  bool unscaled = false;
   Fetch fetch = Fetch::kNone;
   /// For score_rows: keys per pass, 16 or 32. No result depends on it.
   int64_t keys_at_once = kPanelWidth;
@@ -178,6 +183,7 @@ struct SoftmaxTile {
   const int32_t *lo, *hi;
   float *max, *sum;  // [rows] in and out
   float* alpha;      // [rows] out
+  float scale = 1;   // with scores that are ScoreTile::unscaled: theirs, positive and normal
 };
 
 /// o[r][c] = alpha[r] * o[r][c] + the sum of w[r][j] * v[j][c], as the arithmetic defines it; in f32 fma(w[r][j],
@@ -196,6 +202,9 @@ struct ValueTile {
   float* o;
   int64_t ldo;
   const float* alpha = nullptr;  // null: 1
+  /// For value_packed: in the chain groups of these keys all values are packed and finite, and weights of other keys
+  /// are 0, so they may be added too. (In general such values are anything, and 0 times NaN is NaN.)
+  bool whole_groups = false;
   Fetch fetch = Fetch::kNone;
   /// With KvOperands::takes_lists: where the rows of at most 32 keys are, instead of v; 32 further on where as many
   /// rows are that are wanted later. dim is whole groups of kValueGroup then.
@@ -407,6 +416,10 @@ struct AttentionKernels {
   bool native;
   /// Rows of the largest register tile: where rows see different keys, so many are computed at a time.
   int64_t tile_rows;
+  /// Where all rows see the same keys, so many are computed at a time, at most kScoreRows.
+  int64_t rows_at_once = kScoreRows;
+  /// softmax_tile multiplies scores by the scale in its sweep: then score slots may leave it out.
+  bool scales_in_softmax = false;
   /// Values in rows are added in runs of keys. All runs but the first of a key block begin at multiples of this,
   /// counted from its first key, so that one call adds whole steps of the definition.
   int64_t value_step;

@@ -119,6 +119,7 @@ template <class A>
 void softmax_tile(const SoftmaxTile& a) {
   for (int64_t r = 0; r < a.rows; ++r) {
     float* s = a.s + r * a.lds;
+    for (int64_t j = a.lo[r]; j < a.hi[r] && a.scale != 1.0f; ++j) s[j] = A::scaled(a.scale, s[j]);
     float m = a.max[r];
     for (int64_t j = a.lo[r]; j < a.hi[r]; ++j) m = max_number(m, s[j]);
     const float base = reference_point(m);

@@ -165,21 +165,23 @@ void softmax_rows(const SoftmaxRows& a) {
 }
 
 /// At most kMaxSoftmaxRows rows, the first of which is row `first`: three short passes over rows that lie in L1.
+/// largest(s, columns): the largest score of a row. weigh(s, columns, base): scores become weights; returns their sum.
 constexpr int64_t kMaxSoftmaxRows = 64;
-template <bool kRounds>
-SIMDATTN_INLINE void softmax_some(const SoftmaxTile& a, int64_t first, int64_t rows) {
+template <class Largest, class Weigh>
+SIMDATTN_INLINE void softmax_some(const SoftmaxTile& a, int64_t first, int64_t rows, const Largest& largest,
+                                  const Weigh& weigh) {
   float* const max = a.max + first;
   float* const sum = a.sum + first;
   float* const alpha = a.alpha + first;
   alignas(64) float base[kMaxSoftmaxRows];  // the new maximum, then what exponentials are relative to
   alignas(64) float block_sum[kMaxSoftmaxRows];
+  const auto row = [&](int64_t r) { return a.s + (first + r) * a.lds; };
   const auto columns = [&](int64_t r) -> Columns {
     return {smaller(a.lo[first + r], a.hi[first + r]), a.hi[first + r]};
   };
   for (int64_t r = 0; r < rows; ++r) {
-    const Columns c = columns(r);
-    const float largest = max_of<false>(a.s + (first + r) * a.lds + c.lo, c.hi - c.lo, 1.0f);
-    base[r] = largest > max[r] ? largest : max[r];
+    const float x = largest(row(r), columns(r));
+    base[r] = x > max[r] ? x : max[r];
   }
   for_each_batch(rows, [&](int64_t r, auto part) SIMDATTN_LAMBDA {
     const Floats m = load(base + r, part);
@@ -188,22 +190,27 @@ SIMDATTN_INLINE void softmax_some(const SoftmaxTile& a, int64_t first, int64_t r
     store(m + Floats(0.0f), max + r, part);
     store(reference, base + r, part);
   });
-  for (int64_t r = 0; r < rows; ++r) {
-    const Columns c = columns(r);
-    float* const s = a.s + (first + r) * a.lds;
-    block_sum[r] = c.lo < c.hi ? exp_sum<kRounds, false>(s, s, c.lo, c.hi, 1.0f, base[r], 0) : 0.0f;
-    fill(s, c.lo, 0.0f);
-    fill(s + c.hi, a.columns - c.hi, 0.0f);
-  }
+  for (int64_t r = 0; r < rows; ++r) block_sum[r] = weigh(row(r), columns(r), base[r]);
   for_each_batch(rows, [&](int64_t r, auto part) SIMDATTN_LAMBDA {
     store(mul_add(load(sum + r, part), load(alpha + r, part), load(block_sum + r, part)), sum + r, part);
   });
 }
+template <class Largest, class Weigh>
+SIMDATTN_INLINE void online_softmax(const SoftmaxTile& a, const Largest& largest, const Weigh& weigh) {
+  for (int64_t first = 0; first < a.rows; first += kMaxSoftmaxRows) {
+    softmax_some(a, first, smaller(kMaxSoftmaxRows, a.rows - first), largest, weigh);
+  }
+}
 template <bool kRounds>
 void softmax_tile(const SoftmaxTile& a) {
-  for (int64_t first = 0; first < a.rows; first += kMaxSoftmaxRows) {
-    softmax_some<kRounds>(a, first, smaller(kMaxSoftmaxRows, a.rows - first));
-  }
+  online_softmax(
+      a, [](const float* s, Columns c) SIMDATTN_LAMBDA { return max_of<false>(s + c.lo, c.hi - c.lo, 1.0f); },
+      [&](float* s, Columns c, float base) SIMDATTN_LAMBDA {
+        const float sum = c.lo < c.hi ? exp_sum<kRounds, false>(s, s, c.lo, c.hi, 1.0f, base, 0) : 0.0f;
+        fill(s, c.lo, 0.0f);
+        fill(s + c.hi, a.columns - c.hi, 0.0f);
+        return sum;
+      });
 }
 
 }  // namespace

@@ -170,9 +170,10 @@ struct AmxKernels {
 
   static void bf16_scores(const ScoreTile& a) {
     const FlushSubnormals flush;
-    scores<Numbers::kBf16>(
-        a, pairs_of<Amx::kUnit>(a.dim), a.dim % 2 == 1,
-        [&](const char*, float* s, int64_t, int64_t rows) { scale_scores(s, a.lds, rows, a.scale); });
+    scores<Numbers::kBf16>(a, pairs_of<Amx::kUnit>(a.dim), a.dim % 2 == 1,
+                           [&](const char*, float* s, int64_t, int64_t rows) {
+                             if (!a.unscaled) scale_scores(s, a.lds, rows, a.scale);
+                           });
   }
 
   /// Packed values, or those of bf16 in rows, of which each group of keys is packed on its way: for few rows.
@@ -198,16 +199,56 @@ struct AmxKernels {
     });
   }
 
-  /// Weights are numbers of bf16 at last, in their places as operands.
+  /// One sweep over scores scales them, subtracts, takes exponentials, rounds them to bf16, adds them, and leaves them
+  /// in their places as operands. A product below the smallest normal number counts as 0 in the maximum; in an
+  /// exponential it cannot be told from 0.
   static void bf16_softmax(const SoftmaxTile& a) {
-    softmax_tile<true>(a);
-    float* w = a.s;
-    for (int64_t r = 0; r < a.rows; ++r, w += a.lds) {
-      for (int64_t c = 0; c < a.columns; c += kChainGroup) {
-        const Floats high = c + 16 < a.columns ? load(w + c + 16) : Floats(0.0f);
-        arranged_upper<Amx::kUnit>(load(w + c), high).store_unaligned(w + c);
+    online_softmax(
+        a,
+        [&](const float* s, Columns c) SIMDATTN_LAMBDA {
+          const float largest = max_of<false>(s + c.lo, c.hi - c.lo, 1.0f);
+          return a.scale == 1.0f ? largest : scalar::flushed_fma(largest, a.scale, 0.0f);
+        },
+        [&](float* s, Columns c, float base) SIMDATTN_LAMBDA { return weigh_pairs(s, c, a.columns, a.scale, base); });
+  }
+  static float weigh_pairs(float* s, Columns see, int64_t columns, float scale, float base) {
+    const Floats factor(scale), reference(base);
+    Registers<1> sum;
+    clear(sum);
+    // `count` groups from column j on; kWhole: all of their columns are seen.
+    const auto add = [&](int64_t j, auto count, auto whole) SIMDATTN_LAMBDA {
+      Registers<2 * count> e;
+      unroll<2 * count>([&](auto i) SIMDATTN_LAMBDA {
+        const int64_t c = j + 16 * i;
+        if constexpr (whole) {
+          reg<i>(e) = load(s + c) * factor - reference;
+        } else {
+          const auto lane = [c](int64_t of) SIMDATTN_LAMBDA { return smaller(larger(of - c, 0), 16); };
+          const Lanes seen = lanes(lane(see.lo), lane(see.hi));
+          reg<i>(e) = select(mask_of(seen), load(s + c, seen) * factor, Floats(-kInfinity)) - reference;
+        }
+      });
+      exp_each<2 * count>(e);
+      unroll<2 * count>([&](auto i) SIMDATTN_LAMBDA {
+        reg<i>(e) = rounded_to_bf16(reg<i>(e));
+        reg<0>(sum) = reg<0>(sum) + reg<i>(e);
+      });
+      unroll<count>([&](auto g) SIMDATTN_LAMBDA {
+        arranged_upper<Amx::kUnit>(reg<2 * g>(e), reg<2 * g + 1>(e)).store_unaligned(s + j + kChainGroup * g);
+      });
+    };
+    for (int64_t j = 0; j < columns;) {
+      if (see.lo <= j && j + 2 * kChainGroup <= see.hi) {
+        add(j, constant<2>, std::true_type());
+        j += 2 * kChainGroup;
+        continue;
       }
+      if (see.lo <= j && j + kChainGroup <= see.hi) add(j, constant<1>, std::true_type());
+      else if (see.hi <= j || see.lo >= j + kChainGroup) store(Floats(0.0f), s + j);
+      else add(j, constant<1>, std::false_type());
+      j += kChainGroup;
     }
+    return fold(sum);
   }
   static void bf16_prepare_weights(const float* in, float* out, int64_t n) {
     for (int64_t j = 0; j < n; j += kChainGroup) numbers<Amx::kUnit>(in + j, n - j).store_unaligned(out + j);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -125,19 +126,23 @@ struct ValueColumns {
     for (int64_t r = 0; r < n; ++r) std::copy_n(sums + r * kValueGroup, columns, o + r * ldo);
   }
 };
-/// f(ValueColumns) of packed values: keys of a group that is not whole, whole groups, keys of another group.
+/// f(ValueColumns) of packed values: keys of a group that is not whole, whole groups, keys of another group; or all at
+/// once, if the other keys of the groups may be added.
 template <int64_t kUnit, class F>
 SIMDATTN_INLINE void for_each_packed(const ValueTile& a, const F& f) {
   const int64_t end = a.first_key + a.keys;
   const int64_t first = std::min(round_up(a.first_key, kChainGroup), end);
   const int64_t last = std::max(first, end / kChainGroup * kChainGroup);
   for (int64_t c = 0; c < a.dim; c += kValueGroup) {
-    for (const auto& [from, to] : {std::pair(a.first_key, first), std::pair(first, last), std::pair(last, end)}) {
-      if (from == to) continue;
+    using Keys = std::pair<int64_t, int64_t>;
+    const Keys whole[] = {{a.first_key / kChainGroup * kChainGroup, a.keys > 0 ? end : 0}};
+    const Keys cut_apart[] = {{a.first_key, first}, {first, last}, {last, end}};
+    for (const auto& [from, to] : a.whole_groups ? std::span<const Keys>(whole) : std::span<const Keys>(cut_apart)) {
+      if (from >= to) continue;
       const int64_t key = from / kChainGroup * kChainGroup;
       const char* pairs = static_cast<const char*>(a.v) + c / kValueGroup * kBlockBytes + key / 2 * kPairBytes;
       alignas(64) char cut[kGroupBytes];
-      if (from % kChainGroup != 0 || to % kChainGroup != 0) {
+      if (!a.whole_groups && (from % kChainGroup != 0 || to % kChainGroup != 0)) {
         std::memset(cut, 0, sizeof(cut));
         for_each_pair_of_keys<kUnit>(from - key, to - key, [&](int64_t p, bool lower, bool upper) SIMDATTN_LAMBDA {
           for (int64_t at = p * kPairBytes; at < (p + 1) * kPairBytes; at += 64) {

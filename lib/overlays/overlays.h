@@ -150,12 +150,14 @@ constexpr UKernels with_tiles(UKernels table, const AttentionKernels* of_few_row
   pairs = bf16_pairs<K>(pairs, Amx::kRows);
   pairs.kv[index_of(KvType::kBF16)].pack_panel = nullptr;  // panels of bf16 are packed ones
   pairs.softmax_tile = K::softmax_tile;
+  pairs.scales_in_softmax = true;
   pairs.prepare_weights = K::prepare_weights;
   pairs.of_few_rows = of_few_rows;
   AttentionKernels& integers = table.attention[index_of(Arithmetic::kInt8)];
   integers.tile_rows = Amx::kRows;
   set_int8_products(integers, K::int8_score_packed, K::int8_value_packed);
   for (AttentionKernels* kernels : {&pairs, &integers}) {
+    kernels->rows_at_once = Amx::kRows;
     kernels->begin = K::begin;
     kernels->end = K::end;
   }
@@ -182,6 +184,7 @@ constexpr UKernels overlaid(const avx512_bf16*) {
   UKernels table = overlaid<kBase>(static_cast<const avx3_dl*>(nullptr));
   AttentionKernels& pairs = table.attention[index_of(Arithmetic::kBF16)];
   pairs = bf16_pairs<Avx512Bf16>(pairs, 12);
+  pairs.rows_at_once = 48;  // whole tiles of 6 rows, and rows of 24 whose weights are arranged at a time
   return table;
 }
 template <const UKernels& kBase>

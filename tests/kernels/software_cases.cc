@@ -54,12 +54,13 @@ void size_cases(const Target& software, Arithmetic arithmetic, int64_t count) {
     const DType type = random.storage();
     Array<4> q(random, random.storage(), {1, heads, rows, d_qk}, Strides::kInput);
     Array<4> k(random, type, {1, kv_heads, n, d_qk}), v(random, type, {1, kv_heads, n, d_v});
-    const float v_size = random.of({1.0f, 0x1p-120f, 0x1p-126f}), q_size = random.of({1.0f, 20.0f});
+    const float v_size = random.of({1.0f, 0x1p-120f, 0x1p-126f}), q_size = random.of({1.0f, 20.0f, 0x1p66f});
+    const float k_size = random.of({1.0f, 1.0f, 0x1p66f});
     const auto fill = [&](const Array<4>& x, float size) {
       for_each_element(x.view, [&](int64_t at) { put(x.view.data, x.view.dtype, at, size * random.uniform()); });
     };
     fill(q, q_size);
-    fill(k, 1.0f);
+    fill(k, k_size);
     fill(v, v_size);
     const KvStorage keys = store_kv(random, k, random.of({KvForm::kRows, KvForm::kPanels, KvForm::kPagedPanels}));
     const KvStorage values = store_kv(random, v, random.of({KvForm::kRows, KvForm::kPagedRows}));

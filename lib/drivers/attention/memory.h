@@ -8,8 +8,6 @@
 
 namespace simdattn {
 
-/// Rows whose scores are computed at a time: their 68 KiB stay in L2 beside the keys and values of a key block.
-inline constexpr int64_t kScoreRows = 64;
 /// Floats between rows of scores: a power of two would put the rows of a tile into the same sets of a CPU cache.
 inline constexpr int64_t kScoreStride = kKeyBlock + 16;
 /// RowStates::ld is a multiple of this, and this much larger than a row needs: rows do not lie a power of two apart.

@@ -3,6 +3,8 @@
 // in prefill positions too. So there is one path for both, with the same bits.
 #pragma once
 
+#include <limits>
+
 #include "lib/drivers/attention/memory.h"
 #include "lib/drivers/shared/modifiers.h"
 #include "lib/drivers/shared/rows.h"
@@ -22,6 +24,11 @@ struct RowBlock {
   int64_t rows = std::min({division.row_block(), index.rows, (sequence.n_q * division.sizes.group) - index.first_row});
   /// Heads of a position that have the same modifiers: all of a group, or 1.
   int64_t heads_at_once = run.modifiers.by_head ? 1 : division.sizes.group;
+  /// The softmax scales the scores. Modifiers want scaled ones. The largest score is that of the largest product only
+  /// if the scale is positive, and -inf stays so only if it is finite; kBF16 takes a subnormal one for 0.
+  bool unscaled = arithmetic.scales_in_softmax && !run.modifiers.any &&
+                  division.scale >= std::numeric_limits<float>::min() &&
+                  division.scale <= std::numeric_limits<float>::max();
   Fetch fetch = rows > 1 ? division.fetch : division.fetch_one_row;
   int64_t batch = problem.cu_k == nullptr ? index.sequence : 0;  // of keys and values
   KvStore k_store{problem.k, batch, index.kv_head, sequence.first_key};

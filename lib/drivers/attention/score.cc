@@ -15,6 +15,7 @@ void score(const RowBlock& rows, const BlockTokens& keys, ScoreWay way, const Ti
                 .scale = rows.division.scale,
                 .s = rows.memory.scores + first,
                 .lds = kScoreStride,
+                .unscaled = rows.unscaled,
                 .fetch = rows.fetch,
                 .keys_at_once = rows.division.keys_at_once,
                 .scratch = rows.memory.keys},

@@ -36,6 +36,8 @@ ValueTile BlockValues::tile_of(const TileRows& tile, const RowStates& states) co
 
 void BlockValues::add(const TileRows& tile, const RowStates& states) const {
   ValueTile call = tile_of(tile, states);
+  const Interval groups = {tile.see.lo / kChainGroup * kChainGroup, round_up(tile.see.hi, kChainGroup)};
+  call.whole_groups = finite_.value_or(false) && groups.lo >= see_.lo && groups.hi <= see_.hi;
   if (!in_place_) return rows_.arithmetic.value_packed(call);
   call.fetch = rows_.fetch;
   rows_.v.add_in_place(values_, call);

@@ -16,7 +16,7 @@ void run_block(const RowBlock& rows, const KeyBlock& block, const RowStates& sta
   // Where rows see different keys (a diagonal), tiles are as small as the kernel allows: each computes what its own
   // rows see, and large tiles would compute most of the triangle that nobody sees.
   const bool same_interval = block.same_interval(begin, end - begin, all);
-  const int64_t step = same_interval ? kScoreRows : rows.arithmetic.tile_rows;
+  const int64_t step = same_interval ? rows.arithmetic.rows_at_once : rows.arithmetic.tile_rows;
   const ScoreWay way = rows.k.prepare_keys(block.k, all, end - begin, step, rows.memory.keys);
   BlockValues values(rows, block.v, all, end - begin);
   for (int64_t r = begin; r < end; r += step) {

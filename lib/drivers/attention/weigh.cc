@@ -40,7 +40,8 @@ void weigh(const RowBlock& rows, const KeyBlock& block, const TileRows& tile, co
                                 .hi = hi,
                                 .max = states.max + tile.first,
                                 .sum = states.sum + tile.first,
-                                .alpha = rows.memory.alpha});
+                                .alpha = rows.memory.alpha,
+                                .scale = rows.unscaled ? rows.division.scale : 1.0f});
 }
 
 }  // namespace simdattn
