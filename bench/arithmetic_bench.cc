@@ -23,6 +23,7 @@ struct Setup {
   int64_t n_q;
   int64_t n_kv;
   int64_t dim;
+  bool causal = true;
 };
 
 struct Data {
@@ -48,11 +49,12 @@ Work work_of(const Setup& s) {
           .n = s.n_kv,
           .d = s.dim,
           .scale = 1 / std::sqrt(static_cast<float>(s.dim)),
-          .causal = true};
+          .causal = s.causal};
 }
 
 /// Pairs of a row and a key that rows from `first` on see.
 int64_t pairs(const Setup& s, int64_t first) {
+  if (!s.causal) return (s.n_q - first) * s.n_kv;
   const int64_t shorter = s.n_kv - s.n_q;
   return (s.n_q - first) * shorter + (s.n_q * (s.n_q + 1) - first * (first + 1)) / 2;
 }
@@ -82,7 +84,7 @@ Prepared prepare(const Setup& s) {
                                              simdattn::KvLayout::kPanels, 1, 1, s.n_kv, s.dim)
                    : simdattn::ConstKv(simdattn::ConstView<4>(d.k.data(), s.type, {1, 1, s.n_kv, s.dim}));
     a.v = simdattn::ConstView<4>(d.v.data(), s.type, {1, 1, s.n_kv, s.dim});
-    a.scoring.causal = true;
+    a.scoring.causal = s.causal;
     return a;
   };
   const int64_t per_row = 2 * s.n_kv * s.dim;
@@ -140,6 +142,14 @@ void add_arithmetic_cases(std::vector<Case>& cases) {
             const std::string shape = "prefill_" + std::to_string(n) + "x" + std::to_string(dim);
             add(cases, shape.c_str(), {arithmetic, type, panels, 1, n, n, dim},
                 n == 2048 && panels && type == DType::kBF16);
+          }
+        }
+        // Rows that see all keys, as in an encoder.
+        for (const int64_t n : {128, 512, 2048}) {
+          if (panels || type != DType::kBF16) break;
+          for (const int64_t dim : {64, 128}) {
+            const std::string shape = "encode_" + std::to_string(n) + "x" + std::to_string(dim);
+            add(cases, shape.c_str(), {arithmetic, type, panels, 1, n, n, dim, false}, false);
           }
         }
         // Keys and values of bf16: 256 KiB, 4 MiB, 64 MiB.

@@ -44,7 +44,7 @@ void load_peers() {
   // OpenBLAS takes new AMD CPUs for Haswell. Whatever the environment says, the report is about its best.
   if (runs_avx512()) setenv("OPENBLAS_CORETYPE", "SkylakeX", 1);
   loaded().modules = true;
-  for (const char* name : {"eigen", "openblas", "onednn", "xnnpack", "ggml", "onnxruntime", "pytorch"}) {
+  for (const char* name : {"eigen", "openblas", "onednn", "xnnpack", "ggml", "onnxruntime", "numkong", "pytorch"}) {
     const std::string path = std::string(BENCH_PEERS_DIR "/peer_") + name + ".so";
     if (access(path.c_str(), R_OK) != 0) {
       loaded().missing.emplace_back(name, "not built: its package was not found");
