@@ -29,7 +29,7 @@ _SCORING = {'bias': 'Tensor?', 'mask': 'Tensor?', 'bias_scale': 'Tensor?', 'alib
             'kv_start': 'Tensor?', 'kv_length': 'Tensor?', 'offsets': 'Tensor?', 'prefix_end': 'Tensor?', 'causal': 'bool',
             'scale': 'float?', 'softcap': 'float?', 'offset': f'{_INT}?', 'window_left': f'{_INT}?',
             'window_right': f'{_INT}?', 'chunk': f'{_INT}?', 'target': 'str?', 'arithmetic': 'str?'}
-_ENDS = {'cu_q': 'Tensor?', 'cu_k': 'Tensor?'}
+_ENDS = {'cu_q': 'Tensor?', 'cu_k': 'Tensor?', 'lists': 'Tensor?', 'list_block': f'{_INT}?'}
 _TURNS = {'pairing': 'str', 'first_dim': 'int'}
 
 # PyTorch 1.13 has one Library for a name, so sdpa's operators are in it too; it lacks torch.library.custom_op.
@@ -103,7 +103,7 @@ _attend_operator = _define('attend', f'Tensor q, Tensor lengths, str cache, int 
 _append_operator = _define('append', 'Tensor k, Tensor v, Tensor(a!) lengths, str cache, Tensor? cos, Tensor? sin, '
                            f'{_parameters(_TURNS)}) -> ()', _append_kernel, lambda *given: None)
 _rope_operator = _define('rope', f'Tensor x, Tensor cos, Tensor sin, Tensor? positions, {_INT} start, bool inverse, '
-                         f'{_parameters(_TURNS)}) -> Tensor', _rope_kernel, lambda x, *given: torch.empty_like(x))
+                         f'{_parameters(_TURNS)}) -> Tensor', _rope_kernel, lambda x, *given: x.new_empty(x.shape))
 
 
 # ---- What is called ------------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool
     """simdattn.attention() of tensors as an operator, torch.ops.simdattn.attention, which torch.compile(fullgraph=True) sees.
 
     options: bias, mask, bias_scale, alibi_slopes, sinks, kv_start, kv_length, offsets, prefix_end, scale, softcap,
-    offset, window_left, window_right, chunk, cu_q, cu_k, arithmetic, target, as there. return_lse: (out, lse).
+    offset, window_left, window_right, chunk, cu_q, cu_k, lists, list_block, arithmetic, target, as there. return_lse: (out, lse).
     """
     found = _attention_operator(q, k, v, *_operands('attention', dict(options, causal=causal), {**_SCORING, **_ENDS}))
     return found if return_lse else found[0]

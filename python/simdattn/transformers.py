@@ -8,21 +8,23 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 import transformers
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import eager_mask, sdpa_mask
 
 from ._abi import Code
-from ._attention import Store, attention
+from ._attention import attention
 from ._cache import KVCache
 from ._library import Error
 from ._linear import causal_conv, linear_attention
+from ._operators import attention as operator
 from ._run import prepare_torch
 from ._targets import arithmetic_name, ask_for_amx
 from ._types import ArithmeticName
@@ -37,42 +39,94 @@ _arithmetic: ArithmeticName = 'auto'  # of register()
 # ---- The attention ---------------------------------------------------------------------------------------------------------
 
 
+# Keywords that models hand to every attention function, and that change nothing of it: for the rest of the model, or in the mask
+# already. `sliding_window` is in the mask, as of sdpa.
+_UNREAD = frozenset((
+    'cache_position', 'deterministic', 'inputs_embeds', 'logits_to_keep', 'max_length_k', 'max_length_q', 'mm_token_type_ids',
+    'num_items_in_batch', 'output_attentions', 'output_hidden_states', 'output_router_logits', 'position_embeddings', 'position_ids',
+    'return_dict', 'seq_idx', 'sliding_window', 'token_type_ids', 'use_cache'))
+
+
+def _refuse_unknown(given: Dict[str, Any]) -> None:
+    if given.get('output_attentions'):
+        raise Error(Code.RANGE, "output_attentions: weights are not computed; attn_implementation='eager' does")
+    for name, x in given.items():
+        if x is not None and name not in _UNREAD:
+            raise Error(Code.RANGE, f"{name}: a model gives it to its attention, and this one does not know it; attn_implementation='eager' "
+                                    'or another that Transformers brings may')
+
+
+def _lists(module: torch.nn.Module, indices: Optional[torch.Tensor], block_indices: Optional[torch.Tensor]) -> Dict[str, Any]:
+    """The keys that each row selects, [batch, rows, n], or blocks of them, as attention() takes them; in ascending order, as they lie."""
+    chosen = indices if block_indices is None else block_indices
+    if chosen is None:
+        return {}
+    if indices is not None and block_indices is not None:
+        raise Error(Code.RANGE, 'block_indices: is given with indices; one of them says which keys a row selects')
+    block = 1 if block_indices is None else module.indexer.block_size
+    return {'lists': chosen.to(torch.int32).sort(-1).values[:, None], 'list_block': block}
+
+
 def _forward(module: torch.nn.Module, query: torch.Tensor, key: Any, value: Any, attention_mask: Optional[torch.Tensor],
              dropout: float = 0.0, scaling: Optional[float] = None, is_causal: Optional[bool] = None, softcap: Optional[float] = None,
-             s_aux: Optional[torch.Tensor] = None, position_bias: Optional[torch.Tensor] = None,
-             **unread: Any) -> Tuple[torch.Tensor, None]:
-    """query: [batch, heads, rows, dim]; key, value: [batch, kv_heads, tokens, dim], or the stores of a Cache.
-
-    unread: among them `sliding_window`, which is in the mask, as of sdpa.
-    """
+             s_aux: Optional[torch.Tensor] = None, position_bias: Optional[torch.Tensor] = None, indices: Optional[torch.Tensor] = None,
+             block_indices: Optional[torch.Tensor] = None, cu_seq_lens_q: Optional[torch.Tensor] = None,
+             cu_seq_lens_k: Optional[torch.Tensor] = None, **others: Any) -> Tuple[torch.Tensor, None]:
+    """query: [batch, heads, rows, dim]; key, value: [batch, kv_heads, tokens, dim], or the stores of a Cache."""
     if dropout:
         raise Error(Code.RANGE, f'dropout: is {dropout}; this is for inference: model.eval()')
-    if unread.get('output_attentions'):
-        raise Error(Code.RANGE, "output_attentions: weights are not computed; attn_implementation='eager' does")
-    arithmetic = _arithmetic
-    if isinstance(key, _States):
-        arithmetic = key.arithmetic or arithmetic
-    key, value = (x.store if isinstance(x, _States) else x for x in (key, value))
+    _refuse_unknown(others)
     causal = getattr(module, 'is_causal', True) if is_causal is None else is_causal
-    options = dict(scale=scaling, softcap=softcap, sinks=s_aux, bias=position_bias, arithmetic=arithmetic)
+    arithmetic = getattr(key, 'arithmetic', None) if isinstance(key, _States) else None
+    options = dict(_lists(module, indices, block_indices), scale=scaling, softcap=softcap, sinks=s_aux, bias=position_bias,
+                   arithmetic=arithmetic or _arithmetic)
     if attention_mask is None:  # the last row stands at the last key
-        options['causal'] = bool(causal) and query.shape[2] > 1
+        options['causal'] = bool(causal and query.shape[2] > 1)
+        if cu_seq_lens_q is not None:  # with a mask it says which sequences there are
+            options.update(cu_q=cu_seq_lens_q, cu_k=cu_seq_lens_q if cu_seq_lens_k is None else cu_seq_lens_k)
+    if isinstance(key, _States):
+        return _attend_stores(query, key, value, attention_mask, options), None
+    _put_mask(options, attention_mask, key.shape[2])
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # what they see is an operator
+        return operator(query, _contiguous(key), _contiguous(value), **options).transpose(1, 2), None
+    return _attend(query, key, value, options), None
+
+
+def _put_mask(options: Dict[str, Any], mask: Optional[torch.Tensor], keys: int) -> None:
+    if mask is None:
+        return
+    mask = mask[..., :keys]
+    if mask.dtype == torch.bool:
+        options['mask'] = mask
     else:
-        if isinstance(key, Store):
-            key, value = key.first(attention_mask.shape[-1]), value.first(attention_mask.shape[-1])
-        mask = attention_mask[..., :key.shape[2]]
-        if mask.dtype == torch.bool:
-            options['mask'] = mask
-        else:
-            options['bias'] = mask if position_bias is None else mask + position_bias
+        options['bias'] = mask if options['bias'] is None else mask + options['bias']
+
+
+def _attend(query: torch.Tensor, key: Any, value: Any, options: Dict[str, Any]) -> torch.Tensor:
     batch, heads, rows, _ = query.shape
     out = torch.empty((batch, rows, heads, value.shape[-1]), dtype=query.dtype)
     attention(query, key, value, out=out.transpose(1, 2), **options)
-    return out, None
+    return out
 
 
-# Masks are those of sdpa: none where causality is all, else true and false for every row and key. What a mask hides costs nothing.
-_mask = functools.partial(sdpa_mask, allow_torch_fix=False)
+@torch.compiler.disable
+def _attend_stores(query: torch.Tensor, key: Any, value: Any, mask: Optional[torch.Tensor], options: Dict[str, Any]) -> torch.Tensor:
+    keys, values = key.store, value.store
+    if mask is not None:
+        keys, values = keys.first(mask.shape[-1]), values.first(mask.shape[-1])
+    _put_mask(options, mask, keys.shape[2])
+    return _attend(query, keys, values, options)
+
+
+def _mask(*sizes: Any, config: Any = None, **options: Any) -> Optional[torch.Tensor]:
+    """That of sdpa: none where causality is all, else true and false for every row and key. What a mask hides costs nothing.
+
+    An indexer of keys adds it to its scores, so that there it has to hold numbers.
+    """
+    found = sdpa_mask(*sizes, config=config, **{**options, 'allow_torch_fix': False})
+    if found is None or getattr(config, 'index_topk', None) is None:
+        return found
+    return eager_mask(*sizes, config=config, **options)
 
 
 def _asks(model: type) -> bool:
@@ -86,6 +140,9 @@ def _checked(usual: Any) -> Any:
     @functools.wraps(usual)
     def checked(self: Any, requested: Any, *args: Any, **options: Any) -> Any:
         name = requested.get('') if isinstance(requested, dict) else requested
+        if name == NAME and _asks(type(self)) and not (self._supports_attention_backend or self._supports_sdpa):
+            raise ValueError(f'{type(self).__name__} supports neither sdpa nor other attention functions, as where a decoder relies on '
+                             f"a mask that 'eager' alone gets: attn_implementation={NAME!r} could be wrong")
         if name == NAME and not (self._supports_attention_backend or _asks(type(self))):
             raise ValueError(f"{type(self).__name__} does not ask Transformers' attention interface, so that attn_implementation="
                              f'{NAME!r} would change nothing; simdattn.torch.install() reaches models that call '
@@ -99,7 +156,9 @@ def register(*, arithmetic: ArithmeticName = 'auto') -> None:
     """Makes attn_implementation='simdattn' known: in from_pretrained(), from_config() and model.set_attn_implementation().
 
     Masks, left padding, sliding windows, softcap, sinks, grouped heads, static and dynamic caches, beams and chunked prefill are followed.
-    ValueError for models that do not ask the interface (`_supports_attention_backend`).
+    Keys that a model selects (DeepSeek V3.2, MiniMax M3) are attention()'s `lists`. torch.compile, torch.export and torch.jit.trace see
+    operators. ValueError for models that do not ask the interface (`_supports_attention_backend`), and for those that Transformers
+    refuses `sdpa` for and that name no other. Error for a keyword of a model's attention that is not known here.
 
     arithmetic: what multiplies, as in simdattn.attention(): by default what is fastest here for the model's type; 'f32' has the same
     bits on every CPU. Called again, it takes this one.
@@ -229,6 +288,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         raise AttributeError(f'{name}: is more than the keys and values that a layer of simdattn.transformers.Cache keeps; '
                              'Cache(config=model.config) has the layers that this model wants')
 
+    @torch.compiler.disable
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **options: Any) -> Tuple[Any, Any]:
         if self.cache is None:
             self.lazy_initialization(key_states, value_states)
@@ -270,23 +330,33 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
             self.cache = self.cache.select(chosen.tolist())
 
 
+def _layers_of(config: Any) -> List[Any]:
+    """What DynamicCache has; also where none of the layers are shared, of which DynamicCache makes no layers at all."""
+    text = config.get_text_config(decoder=True)
+    if getattr(text, 'num_kv_shared_layers', None) == 0:
+        config = copy.copy(text)
+        config.num_kv_shared_layers = -config.num_hidden_layers  # it takes the layers up to `-num_kv_shared_layers`
+    return list(transformers.DynamicCache(config=config).layers)
+
+
 class Cache(transformers.Cache):  # type: ignore[misc]
     """Keys and values of all layers, for generate(past_key_values=...) of models with attn_implementation='simdattn'.
 
     dtype: how they are stored: 'q8_0', 'bf16', ... (KVCache has all); default: the type of the model. capacity: tokens that there
     is room for at first; it doubles when they are used. The size of a head must be one that the type takes. config: of the model,
     for those whose layers keep more: layers with a state or an indexer then have Transformers' own caches. Models with a cache of
-    their own, such as MiniMax, refuse others. arithmetic: as in register(), whose own it takes by default.
+    their own, such as MiniMax, refuse others. Layers with a sliding window keep all tokens. arithmetic: as in register(), whose own it takes by default.
     """
 
     def __init__(self, *, dtype: Any = None, capacity: int = 256, config: Any = None,
                  arithmetic: Optional[ArithmeticName] = None) -> None:
-        make = functools.partial(_Layer, dtype, capacity, None if arithmetic is None else arithmetic_name(arithmetic))
-        if config is None:
-            super().__init__(layer_class_to_replicate=make)
-            return
+        options = (dtype, capacity, None if arithmetic is None else arithmetic_name(arithmetic))
         plain = (DynamicLayer, DynamicSlidingWindowLayer)
-        super().__init__(layers=[make() if type(x) in plain else x for x in transformers.DynamicCache(config=config).layers])
+        layers = [] if config is None else [_Layer(*options) if type(x) in plain else x for x in _layers_of(config)]
+        if layers:
+            super().__init__(layers=layers)
+        else:
+            super().__init__(layer_class_to_replicate=functools.partial(_Layer, *options))
 
     @property
     def nbytes(self) -> int:

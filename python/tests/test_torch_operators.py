@@ -96,7 +96,8 @@ def test_export():
 @pytest.mark.skipif(not hasattr(torch.library, 'opcheck'), reason='torch.library.opcheck: PyTorch 2.4 and later')
 def test_the_operators_are_what_pytorch_expects():
     q, k, v = tensors(*SHAPES)
-    options = ours.attention.__globals__['_operands']('attention', dict(causal=True), {**ours.attention.__globals__['_SCORING'], 'cu_q': '', 'cu_k': ''})
+    known = ours.attention.__globals__
+    options = known['_operands']('attention', dict(causal=True), {**known['_SCORING'], **known['_ENDS']})
     torch.library.opcheck(torch.ops.simdattn.attention.default, (q, k, v, *options))
     table = [torch.from_numpy(np.asarray(t)) for t in simdattn.rope_table(64, 16)]
     torch.library.opcheck(torch.ops.simdattn.rope.default, (q, *table, None, 3, False, 'half_split', 0))

@@ -170,3 +170,58 @@ def test_caches_that_grow_and_choose():
         assert torch.equal(chosen.attend(q[[2, 0]]), cache.attend(q)[[2, 0]])
         refused(Code.RANGE, 'capacity: is 39; there are 40 tokens', lambda: cache.resized(39))
         refused(Code.RANGE, r'indices: is \[3\]; one or more of 0 .. 2', lambda: cache.select([3]))
+
+
+# What a model's indexer selects is handed to attention functions beside Transformers' own two, which get it in the mask.
+MLA = dict(num_key_value_heads=4, kv_lora_rank=16, q_lora_rank=32, qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=16,
+           index_head_dim=16, index_n_heads=2, index_topk=8, n_routed_experts=4, moe_intermediate_size=32, num_experts_per_tok=2, n_group=1,
+           topk_group=1)
+BLOCKS = dict(num_key_value_heads=2, head_dim=16, num_local_experts=4, num_experts_per_tok=2, index_topk_blocks=2, index_block_size=4,
+              layer_types=['full_attention', 'minimax_m3_sparse'], index_local_blocks=1, index_head_dim=16, index_n_heads=2,
+              dense_intermediate_size=96, shared_intermediate_size=32)
+
+
+# MiniMax's indexer scores padding as well, whose rows are zeros here and a mean with 'eager': there is nothing to compare.
+@pytest.mark.parametrize('name, more, padding', [('deepseek_v32', MLA, 0), ('deepseek_v32', MLA, 9), ('glm_moe_dsa', MLA, 0),
+                                                 ('glm_moe_dsa', MLA, 9), ('minimax_m3_vl_text', BLOCKS, 0)])
+def test_selected_keys(name, more, padding):
+    model = model_of(name, **{**more, 'hidden_size': 64})
+    ids = torch.randint(2, 300, (2, 40))
+    seen = torch.ones_like(ids)
+    seen[1, :padding] = 0
+    found = {}
+    for implementation in ('eager', 'simdattn'):
+        model.set_attn_implementation(implementation)
+        with torch.no_grad():
+            found[implementation] = model(ids, attention_mask=seen if padding else None, use_cache=False).logits[seen.bool()]
+    assert (found['simdattn'] - found['eager']).abs().max() < 1e-5 * found['eager'].abs().max()
+
+
+# Their decoders say is_causal=False and rely on a mask that only 'eager' is given; Transformers refuses sdpa for them, too.
+@pytest.mark.parametrize('name, more', [('nllb-moe', dict(num_experts=4)), ('pegasus_x', {}), ('bigbird_pegasus', {})])
+def test_models_of_eager_alone_are_refused(name, more):
+    sizes = dict(vocab_size=300, d_model=64, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4,
+                 encoder_ffn_dim=96, decoder_ffn_dim=96, max_position_embeddings=128, pad_token_id=0, bos_token_id=1)
+    config = transformers.AutoConfig.for_model(name, **sizes, **more)
+    with pytest.raises(ValueError, match='supports neither sdpa'):
+        transformers.AutoModelForSeq2SeqLM.from_config(config, attn_implementation='simdattn')
+    model = transformers.AutoModelForSeq2SeqLM.from_config(config, attn_implementation='eager')
+    with pytest.raises(ValueError, match='supports neither sdpa'):
+        model.set_attn_implementation('simdattn')
+
+
+def test_keywords_that_are_not_known_are_refused():
+    module, x = torch.nn.Module(), torch.ones(1, 2, 4, 8)
+    simdattn.transformers._forward(module, x, x, x, None, later=None, position_ids=torch.arange(4), sliding_window=3)
+    refused(Code.RANGE, 'later: a model gives it', lambda: simdattn.transformers._forward(module, x, x, x, None, later=torch.ones(1)))
+    chosen = dict(indices=torch.zeros(1, 4, 1, dtype=torch.int64), block_indices=torch.zeros(1, 4, 1, dtype=torch.int64))
+    refused(Code.RANGE, 'block_indices: is given', lambda: simdattn.transformers._forward(module, x, x, x, None, **chosen))
+
+
+def test_a_model_whose_layers_share_no_keys():
+    model = model_of('gemma4_text', layer_types=['sliding_attention', 'full_attention'], vocab_size_per_layer_input=300,
+                     hidden_size_per_layer_input=16, num_kv_shared_layers=0)
+    given = dict(inputs()['one'], max_new_tokens=4, do_sample=False)
+    wanted = model.generate(**given)
+    model.set_attn_implementation('simdattn')
+    assert torch.equal(model.generate(**given, past_key_values=simdattn.transformers.Cache(config=model.config)), wanted)
