@@ -20,6 +20,25 @@ int64_t alignment_of(KvType type) {
   return row_bytes(type, 1);
 }
 
+/// Tokens, heads, sequences or pages.
+struct OfStore {
+  int64_t tokens, heads, units;
+};
+/// Repeats the bytes of a row by the strides. The sentence that these break, or null: `multiples` on strides that are
+/// none of `element`, a power of two, or `range` on those that reach too far.
+inline const char* repeat_bytes(ByteSet* set, const OfStore& counts, const OfStore& strides, int64_t element,
+                                bool empty, const char* multiples, const char* range) {
+  const char* wrong = nullptr;
+  const auto repeat = [&](int64_t count, int64_t stride) {
+    if (count > 1 && (stride & (element - 1)) != 0 && !empty) wrong = multiples;
+    if (count > 0 && !set->add(count, stride)) wrong = range;
+  };
+  repeat(counts.tokens, strides.tokens);
+  repeat(counts.heads, strides.heads);
+  repeat(counts.units, strides.units);
+  return wrong;
+}
+
 /// The scales of a store, of so many tokens and sequences or pages.
 Status check_scales(const ConstKv& kv, const KvUse& use, Store store, int64_t tokens, int64_t units, bool empty,
                     ByteSet* scales) {
@@ -27,16 +46,10 @@ Status check_scales(const ConstKv& kv, const KvUse& use, Store store, int64_t to
                  ".scales: null although the type has a scale per token and head");
   ByteSet& set = *scales;
   set.restart(kv.scales, sizeof(float));
-  const char* wrong = nullptr;
-  const auto repeat = [&](int64_t count, int64_t stride) {
-    if (count > 1 && stride % 4 != 0 && !empty)
-      wrong = SIMDATTN_OF_STORE(store, SIMDATTN_SCALES "bytes, must be multiples of 4");
-    if (count > 0 && !set.add(count, stride))
-      wrong = SIMDATTN_OF_STORE(store, SIMDATTN_STRIDES "too large for 64-bit addresses");
-  };
-  repeat(tokens, kv.scale_token_stride);
-  repeat(kv.heads, kv.scale_head_stride);
-  repeat(units, kv.scale_batch_stride);
+  const char* wrong = repeat_bytes(&set, {tokens, kv.heads, units},
+                                   {kv.scale_token_stride, kv.scale_head_stride, kv.scale_batch_stride}, 4, empty,
+                                   SIMDATTN_OF_STORE(store, SIMDATTN_SCALES "bytes, must be multiples of 4"),
+                                   SIMDATTN_OF_STORE(store, SIMDATTN_STRIDES "too large for 64-bit addresses"));
   if (wrong == nullptr && use.output_scales && !empty && self_overlap(set))
     wrong = SIMDATTN_OF_STORE(store, SIMDATTN_SCALES "scales that a call writes must not coincide");
   if (wrong != nullptr || kv.scales == nullptr || empty) set.clear();
@@ -91,19 +104,13 @@ Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes
   const bool empty = units == 0 || kv.heads == 0 || tokens == 0 || (kv.capacity == 0 && !use.by_place);
   SIMDATTN_STORE(kv.data != nullptr || use.data == Data::kLater || empty, kNullPointer,
                  ".data: null although the store is not empty");
-  const int64_t element = alignment_of(kv.type);
   ByteSet& set = *bytes;
   set.restart(kv.data, panels ? panel_bytes(kv.type, kv.dim) : row_bytes(kv.type, kv.dim));
-  const char* wrong = nullptr;
-  const auto repeat = [&](int64_t count, int64_t stride) {  // a list of pairs would be loaded before it is stored
-    if (count > 1 && (stride & (element - 1)) != 0 && !empty)
-      wrong = SIMDATTN_OF_STORE(store, SIMDATTN_STRIDES "bytes, must be multiples of the element size");
-    if (count > 0 && !set.add(count, stride))
-      wrong = SIMDATTN_OF_STORE(store, SIMDATTN_STRIDES "too large for 64-bit addresses");
-  };
-  repeat(panels ? steps_of(tokens, kPanelWidth) : tokens, kv.token_stride);
-  repeat(kv.heads, kv.head_stride);
-  repeat(units, kv.batch_stride);
+  const char* wrong =
+      repeat_bytes(&set, {panels ? steps_of(tokens, kPanelWidth) : tokens, kv.heads, units},
+                   {kv.token_stride, kv.head_stride, kv.batch_stride}, alignment_of(kv.type), empty,
+                   SIMDATTN_OF_STORE(store, SIMDATTN_STRIDES "bytes, must be multiples of the element size"),
+                   SIMDATTN_OF_STORE(store, SIMDATTN_STRIDES "too large for 64-bit addresses"));
   if (wrong == nullptr && use.output && !empty && self_overlap(set))
     wrong = SIMDATTN_OF_STORE(store, SIMDATTN_STRIDES "tokens that a call writes must not coincide");
   if (wrong != nullptr || kv.data == nullptr || empty) set.clear();

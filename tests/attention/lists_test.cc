@@ -306,6 +306,53 @@ TEST_P(Lists, OfLatentRows) {
   }
 }
 
+/// A range reads the lists of its own heads and rows alone, and refuses what is wrong in these.
+TEST_P(Lists, RangesReadTheirOwn) {
+  Random random(seed() * 9000 + 33);
+  constexpr int64_t kHeads = 3, kRows = 300, kKeys = 50, kDim = 8;
+  const Array<4> q(random, DType::kF32, {1, kHeads, kRows, kDim}, Values::kOrdinary),
+      k(random, DType::kF32, {1, kHeads, kKeys, kDim}, Values::kOrdinary),
+      out(random, DType::kF32, {1, kHeads, kRows, kDim});
+  for (const int64_t list_heads : {int64_t{1}, kHeads}) {
+    std::vector<int32_t> entries(static_cast<size_t>(list_heads * kRows), 7);
+    AttentionProblem a;
+    a.q = q.view, a.k = k.view, a.v = k.view, a.out = out.view;
+    a.lists = {.data = entries.data(), .heads = list_heads, .length = 1, .stride = {0, kRows, 1}};
+    Plan plan;
+    ASSERT_TRUE(ok(attention_plan(a, &plan, exec())));
+    std::vector<char> workspace(plan.workspace_bytes), partial(plan.partial_bytes);
+    const Exec e = {.target = GetParam(), .workspace = workspace.data(), .workspace_bytes = workspace.size()};
+    ASSERT_GE(plan.tasks, 2 * kHeads);
+    ASSERT_EQ(plan.reduce_tasks, 0);
+    const auto range = [&](int64_t first, int64_t last) {
+      return attention_range(plan, first, last, partial.data(), partial.size(), e);
+    };
+    for (const auto& [head, row] : {std::array<int64_t, 2>{0, 0}, {1, 299}, {2, 130}}) {
+      std::vector<bool> reads;  // the list of this row, of each task: it writes that row of a head that has the list
+      for (int64_t t = 0; t < plan.tasks; ++t) {
+        out.fill_bytes(0xFF);
+        ASSERT_TRUE(ok(range(t, t + 1)));
+        bool writes = false;
+        for (int64_t h = 0; h < kHeads; ++h) {
+          const float x = out.get_at({0, h, row, 0});
+          writes |= x == x && (list_heads == 1 || h == head);
+        }
+        reads.push_back(writes);
+      }
+      int32_t& entry = entries[static_cast<size_t>((list_heads == 1 ? 0 : head) * kRows + row)];
+      entry = kKeys;
+      for (int64_t first = 0; first < plan.tasks; ++first) {
+        for (int64_t last = first; last <= plan.tasks; ++last) {
+          const bool refused = std::find(reads.begin() + first, reads.begin() + last, true) != reads.begin() + last;
+          const Status s = range(first, last);
+          ASSERT_EQ(s.ok(), !refused) << first << " " << last << ", head " << head << ": " << s.detail;
+        }
+      }
+      entry = 7;
+    }
+  }
+}
+
 SIMDATTN_FOR_EACH_TARGET(Lists);
 
 }  // namespace

@@ -16,7 +16,7 @@ Status drivers::attention(const AttentionProblem& a, const Exec& exec) {
   const Environment environment;
   SIMDATTN_CHECK(divide(a, 1, &d));
   for (int64_t s = 0; has_places(a) && s < d.sizes.sequences; ++s) {
-    SIMDATTN_CHECK(check_places(a, d, s, 0, sequence_of(a, s).n_q));
+    SIMDATTN_CHECK(check_places(a, d, s, {0, a.lists.heads}, 0, sequence_of(a, s).n_q));
   }
   if (d.row_blocks == 0) return {};
   const AttentionRun run = {a, d, *uk, exec.workspace};

@@ -94,6 +94,8 @@ class TaskIterator {
   RowBlockIndex row_block() const;
   int64_t split() const { return splits().lo + task_ % splits().size(); }
   Interval splits() const { return here_.splits; }
+  /// Of one key/value head of this sequence: so many tasks later comes the same row block of the next head.
+  int64_t tasks_of_head() const { return here_.row_blocks * splits().size(); }
   void next(int64_t tasks = 1) {
     task_ += tasks;
     if (task_ >= here_.tasks) skip_sequences();
@@ -112,9 +114,10 @@ class TaskIterator {
 
 /// True if keys are found through block tables or lists, whose entries are checked before a run.
 inline bool has_places(const AttentionProblem& a) { return a.k.page_size > 0 || a.v.page_size > 0 || has_lists(a); }
-/// Checks the lists of rows [first_row, last_row) (query positions) of a sequence, and the pages of the keys that these
-/// rows see. A negative entry of a block table is good where masks hide all of its keys from all of these rows.
-Status check_places(const AttentionProblem& a, const Division& division, int64_t sequence, int64_t first_row,
-                    int64_t last_row);
+/// Checks the lists of these heads for rows [first_row, last_row) (query positions) of a sequence, and the pages of the
+/// keys that these rows see, of all heads. A negative entry of a block table is good where masks hide all of its keys
+/// from all of these rows.
+Status check_places(const AttentionProblem& a, const Division& division, int64_t sequence, Interval list_heads,
+                    int64_t first_row, int64_t last_row);
 
 }  // namespace simdattn

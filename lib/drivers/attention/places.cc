@@ -57,11 +57,12 @@ Status check_list(const AttentionProblem& a, const Division& d, const Sequence& 
 
 }  // namespace
 
-Status check_places(const AttentionProblem& a, const Division& d, int64_t s, int64_t first_row, int64_t last_row) {
+Status check_places(const AttentionProblem& a, const Division& d, int64_t s, Interval list_heads, int64_t first_row,
+                    int64_t last_row) {
   if (first_row >= last_row) return {};
   const Sequence seq = sequence_of(a, s);
   if (has_lists(a)) {
-    for (int64_t h = 0; h < a.lists.heads; ++h) {
+    for (int64_t h = list_heads.lo; h < list_heads.hi; ++h) {
       for (int64_t i = first_row; i < last_row; ++i) {
         // Each row by itself, also where rows share a list, because a later row may see keys on further pages.
         SIMDATTN_CHECK(check_list(a, d, seq, i, list_of(a, seq, h, i)));

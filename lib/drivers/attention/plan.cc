@@ -71,6 +71,25 @@ bool has_data(const AttentionProblem& a) {
          (a.lists.heads == 0 || a.lists.length == 0 || a.lists.data != nullptr || is_empty(a.q));
 }
 
+/// Checks the places of tasks [first, last), each as often as heads differ in them. `at`: at the first one.
+Status check_places_of(const AttentionProblem& a, const Division& d, TaskIterator at, int64_t first, int64_t last) {
+  const bool by_head = a.lists.heads > 1;
+  RowBlockIndex done = {-1, 0, 0};
+  for (int64_t t = first; t < last; ++t, at.next()) {
+    const RowBlockIndex index = at.row_block();
+    const bool other_split =
+        index.sequence == done.sequence && index.kv_head == done.kv_head && index.first_row == done.first_row;
+    const bool as_head_before = !by_head && index.kv_head > 0 && t - at.tasks_of_head() >= first;
+    if (other_split || as_head_before) continue;
+    done = index;
+    const int64_t head = by_head ? index.kv_head : 0;
+    const int64_t end = std::min(index.first_row + d.row_block(), sequence_of(a, index.sequence).n_q * d.sizes.group);
+    SIMDATTN_CHECK(check_places(a, d, index.sequence, {head, head + 1}, index.first_row / d.sizes.group,
+                                (end - 1) / d.sizes.group + 1));
+  }
+  return {};
+}
+
 }  // namespace
 
 Status drivers::attention_plan(const AttentionProblem& a, Plan* plan, const Exec& exec) {
@@ -161,15 +180,8 @@ Status drivers::attention_range(const Plan& plan, int64_t first, int64_t last, b
     }
     return {};
   }
-  TaskIterator ahead = at;  // everything is checked before the first write: a call that fails writes nothing
-  RowBlockIndex done = {-1, 0, 0};
-  for (int64_t t = first; has_places(a) && t < last; ++t, ahead.next()) {
-    const RowBlockIndex index = ahead.row_block();
-    if (index.sequence == done.sequence && index.first_row == done.first_row) continue;  // of another head or split
-    done = index;
-    const int64_t end = std::min(index.first_row + d.row_block(), sequence_of(a, index.sequence).n_q * d.sizes.group);
-    SIMDATTN_CHECK(check_places(a, d, index.sequence, index.first_row / d.sizes.group, (end - 1) / d.sizes.group + 1));
-  }
+  // Everything is checked before the first write: a call that fails writes nothing.
+  if (has_places(a)) SIMDATTN_CHECK(check_places_of(a, d, at, first, last));
   const KernelHooks hooks(run.memory.kernels);
   for (int64_t t = first; t < last; ++t, at.next()) {
     if (d.split) run_split(run, at.row_block(), at.split(), partials.of_task(t));
