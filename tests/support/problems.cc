@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "tests/support/bound_plans.h"
 #include "tests/support/reference.h"
 
 namespace simdattn::test {
@@ -208,7 +209,9 @@ Status run_attention(const AttentionProblem& problem, const Target* target) {
   const Guarded workspace(plan.workspace_bytes, Guard::kAfter);
   exec.workspace = workspace.data();
   exec.workspace_bytes = workspace.size();
-  return attention(problem, exec);
+  const Status s = attention(problem, exec);
+  if (s.ok()) expect_bound_plans_agree(problem, target);
+  return s;
 }
 
 Result result_of(const AttentionCase& c, const AttentionProblem& a, const Target& target) {
@@ -220,32 +223,10 @@ Result result_of(const AttentionCase& c, const AttentionProblem& a, const Target
 
 Status run_tasks(const AttentionProblem& problem, const Target* target, Random& random) {
   Plan plan;
-  Exec exec = {.target = target, .threads = random.coin() ? 0 : random.integer(1, 100)};
+  const Exec exec = {.target = target, .threads = random.coin() ? 0 : random.integer(1, 100)};
   if (const Status s = attention_plan(problem, &plan, exec); !s.ok()) return s;
   const Plan copy = plan;
-  const Guarded partial(plan.partial_bytes, random.guard());
-  for (const bool reduce : {false, true}) {
-    const int64_t count = reduce ? plan.reduce_tasks : plan.tasks;
-    // Ranges of random lengths, in random order.
-    std::vector<std::pair<int64_t, int64_t>> ranges;
-    for (int64_t first = 0; first < count;) {
-      const int64_t last = std::min(count, first + (random.coin() ? 1 : random.integer(1, 5)));
-      ranges.emplace_back(first, last);
-      first = last;
-    }
-    random.shuffle(ranges);
-    for (const auto& [first, last] : ranges) {
-      const Guarded workspace(plan.workspace_bytes, random.guard());
-      std::memset(workspace.data(), 0xFF, workspace.size());
-      exec.workspace = workspace.data();
-      exec.workspace_bytes = workspace.size();
-      const Plan& p = random.coin() ? plan : copy;
-      const Status s = reduce ? attention_reduce(p, first, last, partial.data(), partial.size(), exec)
-                              : attention_range(p, first, last, partial.data(), partial.size(), exec);
-      if (!s.ok()) return s;
-    }
-  }
-  return {};
+  return run_plan(plan, copy, target, random);
 }
 
 }  // namespace simdattn::test

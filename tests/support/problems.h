@@ -313,6 +313,7 @@ Status run_weighted_values(const ConstView<4>& p, const ConstView<4>& v, const V
                            const ValueOptions& options, const Target* target);
 
 /// attention() with exactly the workspace that attention_plan() asks for, at any alignment and against a guard page.
+/// And plans of the problem whose arrays come later, now and then (expect_bound_plans_agree).
 Status run_attention(const AttentionProblem& problem, const Target* target);
 /// The bits of out and lse in logical order.
 struct Result {
