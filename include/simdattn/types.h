@@ -139,7 +139,7 @@ enum class Arithmetic : int32_t {
   kF32 = 0, /* f32 products, f32 sums */
   /** Everything is rounded to bf16 before it is multiplied; f32 sums in the order of AMX's TDPBF16PS. */
   kBF16 = 1,
-  /** 8-bit integers with a scale per query, key and value row; sums are exact. */
+  /** 8-bit integers with a scale per query, key and value row; sums are exact; d_qk at most 131072. */
   kInt8 = 2,
 };
 
@@ -1177,7 +1177,7 @@ SIMDATTN_STRUCT(simdattn_causal_conv_problem, CausalConvProblem) {
    *  `state_in` only written. Of width 1: absent, and so are state_in and state_index. */
   simdattn_view3 state SIMDATTN_DEFAULT({});
   const int32_t* state_index SIMDATTN_DEFAULT(nullptr); /* as in LinearAttentionProblem */
-  simdattn_view3 out SIMDATTN_DEFAULT({});              /* may be exactly x if shapes and types agree */
+  simdattn_view3 out SIMDATTN_DEFAULT({});              /* may be exactly x if types agree, but not out_transposed */
   bool channels_last SIMDATTN_DEFAULT(false);           /* channels are contiguous, not tokens */
   bool silu SIMDATTN_DEFAULT(false);                    /* activation c / (1 + exp(-c)); else none */
   const int32_t* cu_q SIMDATTN_DEFAULT(nullptr);        /* varlen: [n_sequences + 1], from 0 to n, never falling */

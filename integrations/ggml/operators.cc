@@ -90,14 +90,27 @@ sa::Status run_delta_net(const Call& call, int64_t first, int64_t last, void*, c
 /// Channels of a task.
 constexpr int64_t kSlice = 256;
 
-bool plan_convolution(const ggml_tensor& node, bool, Call* call) {
+/// The rules of the problem, by a call that skips every sequence. A width of 1 has no state to skip, and no model.
+bool convolution_may_run(const sa::CausalConvProblem& problem) {
+  if (problem.state_in.data == nullptr) return false;
+  static thread_local Memory skipped;
+  const size_t bytes = static_cast<size_t>(problem.x.shape[0]) * sizeof(int32_t);
+  void* const index = skipped.at_least(bytes);
+  if (index == nullptr) return false;
+  std::memset(index, 0xFF, bytes);
+  sa::CausalConvProblem none = problem;
+  none.state_index = static_cast<const int32_t*>(index);
+  return sa::causal_conv(none).ok();
+}
+
+bool plan_convolution(const ggml_tensor& node, bool shapes_alone, Call* call) {
   call->convolution = {};
   if (!has_sources(node, 2) || !ggml_ssm_conv(node, &call->convolution)) return false;
-  const int64_t width = call->convolution.weight.shape[1];
   call->tasks = (call->convolution.x.shape[1] + kSlice - 1) / kSlice;
   call->reductions = 0;
   call->workspace_bytes = call->partial_bytes = 0;
-  return width >= 1 && width <= 32 && call->tasks > 0;
+  const int64_t width = call->convolution.weight.shape[1];
+  return width > 1 && width <= 32 && call->tasks > 0 && (shapes_alone || convolution_may_run(call->convolution));
 }
 
 template <int kRank, bool kConst>

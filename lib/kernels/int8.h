@@ -1,4 +1,4 @@
-// Arithmetic::kInt8. Exact in any order: 255 * 127 * 256 keys and 127 * 127 * 65536 dimensions are below 2^31.
+// Arithmetic::kInt8. Exact in any order: 255 * 127 * 256 keys and 127 * 127 * 131072 dimensions are below 2^31.
 #pragma once
 
 #include "lib/kernels/int8_pack.h"

@@ -160,6 +160,7 @@ Status check_attention(const AttentionProblem& a, Data data, AttentionSizes* siz
   p = {varlen ? a.n_sequences : q_batch, heads, a.k.heads, 0, d_qk, a.v.dim};
   SIMDATTN_REQUIRE(d_qk >= 1, kShape, "q.shape[3]: the head dimension must be at least 1");
   SIMDATTN_REQUIRE(a.k.dim == p.d_qk, kShape, "k.dim != q.shape[3]");
+  if (!can_multiply(a.arithmetic, d_qk)) return kTooManyForInt8;
   SIMDATTN_REQUIRE(p.kv_heads >= 1, kShape, "k.heads: there must be at least one key head");
   SIMDATTN_REQUIRE(a.v.heads == p.kv_heads, kShape, "v.heads != k.heads");
   SIMDATTN_REQUIRE(a.v.keys() == a.k.keys(), kShape,
@@ -178,6 +179,7 @@ Status check_attention(const AttentionProblem& a, Data data, AttentionSizes* siz
     SIMDATTN_CHECK(check_offsets<"cu_k", "the tokens of k">(a.cu_k, a.n_sequences, a.k.keys(), &longest));
     bytes->keep("cu_k", a.cu_k, (a.n_sequences + 1) * 4);
   } else {
+    SIMDATTN_CHECK(check_cu_q_given(a, q_batch, a.k.batch));
     SIMDATTN_REQUIRE(a.k.batch == p.sequences, kShape, "k.batch: must be the number of sequences");
     SIMDATTN_REQUIRE(a.v.batch == p.sequences, kShape, "v.batch: must be the number of sequences");
   }

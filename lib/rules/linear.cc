@@ -1,21 +1,42 @@
+#include <algorithm>
+#include <iterator>
+
 #include "lib/contract/dtypes.h"
 #include "lib/rules/rules.h"
 
 namespace simdattn {
 namespace {
 
+/// True if two of n entries are one number of 0 .. 2^30 - 1. A walk through the entries notes those of a window; the
+/// next window begins at the smallest one behind it. A call has no memory for a sort or a table of all states.
+bool has_equal_entries(const int32_t* index, int64_t n) {
+  constexpr int64_t kWindow = 16384;
+  uint64_t seen[kWindow / 64];
+  for (int64_t first = 0, next; first <= kMaxSize; first = next) {
+    std::fill_n(seen, std::size(seen), 0);
+    next = kMaxSize + 1;
+    for (int64_t s = 0; s < n; ++s) {
+      const int64_t at = index[s] - first;
+      if (at >= kWindow) next = std::min<int64_t>(next, index[s]);
+      if (at < 0 || at >= kWindow) continue;
+      uint64_t& word = seen[at / 64];
+      const uint64_t bit = uint64_t{1} << at % 64;
+      if ((word & bit) != 0) return true;
+      word |= bit;
+    }
+  }
+  return false;
+}
+
 /// Which of `states` states, those of kName, those of the sequences are.
 template <Text kName>
 Status check_state_index(const int32_t* index, int64_t sequences, int64_t states) {
   SIMDATTN_REQUIRE(index != nullptr || states == sequences, kShape,
                    kSentence<kName, ".shape[0]: must be the number of sequences where there is no state_index">);
-  for (int64_t s = 0; index != nullptr && s < sequences; ++s) {
-    SIMDATTN_REQUIRE(index[s] < states, kRange, kSentence<"state_index: must be below ", kName, ".shape[0]">);
-    for (int64_t other = 0; other < s; ++other) {
-      SIMDATTN_REQUIRE(index[s] < 0 || index[other] != index[s], kRange,
-                       "state_index: two sequences must not have one state");
-    }
-  }
+  if (index == nullptr || sequences == 0) return {};
+  SIMDATTN_REQUIRE(*std::max_element(index, index + sequences) < states, kRange,
+                   kSentence<"state_index: must be below ", kName, ".shape[0]">);
+  SIMDATTN_REQUIRE(!has_equal_entries(index, sequences), kRange, "state_index: two sequences must not have one state");
   return {};
 }
 
@@ -92,6 +113,9 @@ Status check_linear_attention(const LinearAttentionProblem& a, const Exec& exec,
   if (a.beta.data != nullptr) SIMDATTN_CHECK(check_gate<"beta">(a.beta, a.v, 1, 1, &beta));
   if (a.cu_q != nullptr) SIMDATTN_CHECK(check_cu_q<"q", "q.shape[2]">(a.cu_q, a.n_sequences, batch, n));
   const int64_t sequences = sequences_of(a, batch);
+  if (a.state_index == nullptr) {
+    SIMDATTN_CHECK(check_cu_q_given(a, batch, a.state.data != nullptr ? a.state.shape[0] : a.state_in.shape[0]));
+  }
   const int64_t rows = a.transposed ? d_v : d_k, columns = a.transposed ? d_k : d_v;
   SIMDATTN_CHECK(
       check_states<"must be [states, v.shape[1], q.shape[3], v.shape[3]], the last two exchanged if transposed">(
@@ -135,7 +159,15 @@ Status check_causal_conv(const CausalConvProblem& a) {
   }
   if (a.cu_q != nullptr) SIMDATTN_CHECK(check_cu_q<"x", "the tokens of x">(a.cu_q, a.n_sequences, batch, n));
   const int64_t sequences = sequences_of(a, batch);
+  const size_t tokens = a.channels_last ? 1 : 2;  // the dimension of states that has them
+  const bool same_past =
+      a.state.data != nullptr && a.state_in.data != nullptr && a.state.shape[tokens] == a.state_in.shape[tokens];
+  SIMDATTN_REQUIRE(!same_past || a.state.shape[tokens] == width - 1, kShape,
+                   "weight.shape[1]: must be one more than the tokens of state and state_in");
   if (width > 1) {
+    if (a.state_index == nullptr) {
+      SIMDATTN_CHECK(check_cu_q_given(a, batch, a.state.data != nullptr ? a.state.shape[0] : a.state_in.shape[0]));
+    }
     SIMDATTN_CHECK(check_states<"must be [states, channels, width - 1], the last two exchanged if channels_last">(
         a.state_in, a.state, Accept::kElements, shape_of(a.channels_last, 0, width - 1), a.state_index, sequences,
         &state_in, &state));

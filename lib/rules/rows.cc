@@ -42,6 +42,7 @@ Status check_scores(const ConstView<4>& q, const ConstView<4>& k, const View<4>&
   SIMDATTN_REQUIRE(k.shape[3] == q.shape[3], kShape, "k.shape[3] != q.shape[3]");
   SIMDATTN_CHECK(check_score_options(options, f32_alone));
   if (options.arithmetic == Arithmetic::kF32) return {};
+  if (!can_multiply(options.arithmetic, q.shape[3])) return kTooManyForInt8;
   return check_workspace<"q, k, out">(exec, needed, {&bytes.q, &bytes.k, &bytes.out});
 }
 

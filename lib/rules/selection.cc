@@ -42,6 +42,7 @@ Status check_index_scores(const ConstView<4>& q, const ConstKv& k, const ConstVi
   const bool each = options.combine == IndexCombine::kEach;
   SIMDATTN_REQUIRE(heads >= 1, kShape, "q.shape[1]: there must be at least one head");
   SIMDATTN_REQUIRE(k.dim == dim, kShape, "k.dim != q.shape[3]");
+  if (!can_multiply(options.arithmetic, dim)) return kTooManyForInt8;
   SIMDATTN_REQUIRE(k.heads == 1, kShape, "k.heads: must be 1");
   SIMDATTN_REQUIRE(k.batch == batch, kShape, "k.batch: must be q.shape[0]");
   SIMDATTN_REQUIRE(k.ring == 0, kRange, "k.ring: must be 0");
@@ -93,8 +94,8 @@ Status check_top_k(const ConstView<4>& scores, int64_t k, const View<4>& lists, 
     SIMDATTN_REQUIRE(lists.shape[i] == scores.shape[i], kShape,
                      "lists.shape: its first three sizes must be those of scores");
   }
-  SIMDATTN_REQUIRE(lists.shape[3] >= k + options.tail, kShape,
-                   "lists.shape[3]: less than k, or than k + 1 with options.tail");
+  SIMDATTN_REQUIRE(k + options.tail <= lists.shape[3], kShape,
+                   "k: more than lists.shape[3], of which options.tail takes one");
   SIMDATTN_REQUIRE(options.block_size >= 1 && options.block_size <= kMaxKeys, kRange,
                    "options.block_size: must be in 1 .. 2^30");
   SIMDATTN_REQUIRE(options.local_blocks >= 0, kRange, "options.local_blocks: must not be negative");

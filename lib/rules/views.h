@@ -85,6 +85,10 @@ constexpr bool is_enumerator(Enum e, Enum last) {
   return static_cast<uint32_t>(e) <= static_cast<uint32_t>(last);
 }
 constexpr bool is_arithmetic(Arithmetic a) { return is_enumerator(a, Arithmetic::kInt8); }
+/// Of queries and keys in kInt8: sums of so many products, and 128 times the sum of a query, are below 2^31.
+inline constexpr int64_t kMaxInt8Dim = 131072;
+constexpr bool can_multiply(Arithmetic a, int64_t dim) { return a != Arithmetic::kInt8 || dim <= kMaxInt8Dim; }
+inline constexpr Status kTooManyForInt8 = {Code::kShape, "q.shape[3]: kInt8 multiplies at most 131072 dimensions"};
 
 /// The sentences about one array.
 struct Argument {
@@ -141,6 +145,14 @@ Status check_cu_q(const int32_t* cu_q, int64_t n_sequences, int64_t batch, int64
   SIMDATTN_REQUIRE(batch == 1, kShape, kSentence<kName, ".shape[0]: must be 1 with cu_q">);
   int64_t longest = 0;
   return check_offsets<"cu_q", kTokens>(cu_q, n_sequences, n, &longest);
+}
+
+/// That cu_q was not forgotten, where another argument has `given` sequences, and the batch has not.
+template <class Problem>
+Status check_cu_q_given(const Problem& a, int64_t batch, int64_t given) {
+  SIMDATTN_REQUIRE(a.cu_q != nullptr || given == batch || given == 0 || given != a.n_sequences, kNullPointer,
+                   "cu_q: null although there are n_sequences");
+  return {};
 }
 
 /// Which types an array may have: bit size_t(DType) of those.

@@ -151,24 +151,25 @@ void run_tasks(Job* job, bool reduce, int threads, bool openmp) {
 
 // ---- Attention ------------------------------------------------------------------------------------------------------
 
-// Multiply-adds of a problem, at most: masks and windows may hide keys.
+// Multiply-adds of a problem, at most: masks and windows may hide keys. In floating point, because no rule has looked
+// at the sizes yet.
 int64_t work_of(const simdattn_attention_problem& a) {
-  int64_t keys = a.k.capacity;
+  double keys = double(a.k.capacity);
   if (a.scoring.kv_length != nullptr) {
     keys = 0;
     const int64_t sequences = a.cu_q == nullptr ? a.q.shape[0] : a.n_sequences;
     for (int64_t b = 0; b < sequences; ++b) keys = a.scoring.kv_length[b] > keys ? a.scoring.kv_length[b] : keys;
   }
-  if (a.lists.data != nullptr) keys = a.lists.length * a.lists.block_size;
-  const int64_t window = a.scoring.window_left < 0 ? keys : a.scoring.window_left + a.q.shape[2];
+  if (a.lists.data != nullptr) keys = double(a.lists.length) * double(a.lists.block_size);
+  const double window = a.scoring.window_left < 0 ? keys : double(a.scoring.window_left) + double(a.q.shape[2]);
   const double work = double(a.q.shape[0]) * double(a.q.shape[1]) * double(a.q.shape[2]) *
-                      double(window < keys ? window : keys) * double(a.k.dim + a.v.dim);
+                      (window < keys ? window : keys) * (double(a.k.dim) + double(a.v.dim));
   return work < 1e18 ? int64_t(work) : int64_t(1e18);
 }
 
 // How many threads a problem is worth; -1: an exception.
 int threads_for(const Running& what, int64_t multiply_adds) {
-  if (multiply_adds < 2 * work_of_a_thread) return 1;
+  if (multiply_adds / 2 < work_of_a_thread) return 1;
   long most = threads_of_process;
   if (what.threads != Py_None) {
     most = PyLong_AsLong(what.threads);

@@ -79,6 +79,35 @@ assert not wrong and n > 10, (wrong, n)
     subprocess.run([sys.executable, '-c', program], check=True)
 
 
+def test_what_is_bound_runs(random):
+    """Each option is there when a plan is made, or comes with bind, or goes: what is bound runs, or is refused by name."""
+    q, k, v = floats(random, keys=300)
+    batch, heads, rows, keys = *q.shape[:3], k.shape[2]
+    options = dict(
+        mask=random.random((batch, 1, rows, keys)) < 0.7,
+        bias=random.standard_normal((1, heads, rows, keys)).astype(np.float32),
+        packed_mask=(random.integers(0, 256, (batch, heads, rows, (keys + 7) // 8), dtype=np.uint8), keys),
+        alibi_slopes=np.linspace(0.1, 1, heads, dtype=np.float32),
+        sinks=np.linspace(-1, 1, heads, dtype=np.float32),
+        kv_length=np.full(batch, keys - 3, np.int32),
+        kv_start=np.full(batch, 2, np.int32))
+    ways = [{}] + [{name: value} for name, value in options.items()] + [options]
+    ran = 0
+    for planned in ways:
+        for bound in ways:
+            plan = simdattn.Plan(q, k, v, **planned)
+            others = [x[..., ::-1].copy() for x in (q, k, v)]
+            try:
+                out = plan.bind(*others, **bound).run()
+            except simdattn.Error as error:
+                assert error.code == Code.STALE_PLAN
+                assert any(name in str(error) for name in planned.keys() ^ bound.keys()), (str(error), planned.keys(), bound.keys())
+            else:
+                ran += 1
+                assert out.tobytes() == simdattn.attention(*others, **bound).tobytes(), (planned.keys(), bound.keys())
+    assert ran >= len(ways)
+
+
 def test_changed_lengths_are_refused(random):
     q, k, v = floats(random)
     lengths = np.array([40, 20], np.int32)

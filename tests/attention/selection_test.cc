@@ -143,6 +143,22 @@ TEST_P(Selection, TailDoesNotCount) {
   }
 }
 
+TEST_P(Selection, Int8HasALimit) {
+  constexpr int64_t kDim = 131072;
+  const std::vector<float> x(kDim + 1, -1.0f);
+  float score = 5;
+  const IndexOptions options = {.scale = 1.0f, .arithmetic = Arithmetic::kInt8};
+  std::vector<char> memory(index_scores_workspace(options.arithmetic, 1, kDim + 1));
+  for (const int64_t dim : {kDim + 1, kDim}) {
+    const ConstView<4> row = view(x.data(), {1, 1, 1, dim});
+    const Status s = index_scores(row, row, {}, view(&score, {1, 1, 1, 1}), options,
+                                  {.target = &target(), .workspace = memory.data(), .workspace_bytes = memory.size()});
+    EXPECT_EQ(s.ok(), dim == kDim) << s.detail;
+    if (!s.ok()) EXPECT_EQ(std::string(s.detail).rfind("q.shape[3]", 0), 0u) << s.detail;
+    EXPECT_FLOAT_EQ(score, s.ok() ? kDim : 5);
+  }
+}
+
 TEST_P(Selection, BadCalls) {
   std::vector<float> x(24, 1.0f);
   std::vector<int32_t> list(24, 5);
@@ -158,8 +174,8 @@ TEST_P(Selection, BadCalls) {
     EXPECT_EQ(list, before);
   };
   refused(top_k(scores, -1, lists, {}, good), Code::kRange, "k:");
-  refused(top_k(scores, 5, lists, {}, good), Code::kShape, "lists.shape[3]");
-  refused(top_k(scores, 4, lists, {.tail = true}, good), Code::kShape, "lists.shape[3]");
+  refused(top_k(scores, 5, lists, {}, good), Code::kShape, "k: more than");
+  refused(top_k(scores, 4, lists, {.tail = true}, good), Code::kShape, "k: more than");
   refused(top_k(scores, 3, View<4>(list.data(), DType::kI64, {1, 2, 1, 4}), {}, good), Code::kDType, "lists.dtype");
   refused(top_k(scores, 3, View<4>(list.data(), DType::kI32, {1, 2, 1, 4}), {}, good), Code::kShape, "lists.shape");
   refused(top_k(ConstView<4>(x.data(), DType::kF16, {1, 2, 3, 4}), 3, lists, {}, good), Code::kDType, "scores.dtype");

@@ -451,6 +451,27 @@ TEST(ScoreFunctionRules, BadCallsNameTheArgument) {
   });
 }
 
+/// The largest integer sums of kInt8, of either sign; one dimension more is refused.
+TEST_P(ScoreFunctions, Int8OfMostDimensions) {
+  constexpr int64_t kDim = 131072, kRows = 9, kKeys = 35;
+  Random random(seed() * 7000 + 40);
+  const ScoreOptions options = {.scale = 1.0f, .arithmetic = Arithmetic::kInt8};
+  const std::vector<float> x(kRows * (kDim + 1), 0.5f), minus(x.size(), -0.5f);
+  std::vector<float> result(kRows * kKeys);
+  const View<4> out = view(result.data(), {1, 1, kRows, kKeys});
+  for (const float* keys : {x.data(), minus.data()}) {
+    const ConstView<4> q = view(x.data(), {1, 1, kRows, kDim});
+    const ConstView<4> k(keys, DType::kF32, {1, 1, kKeys, kDim}, {0, 0, 0, 1});
+    ASSERT_TRUE(ok(run_scores(q, k, out, options, GetParam())));
+    for (const float score : result) ASSERT_FLOAT_EQ(score, static_cast<float>(kDim) / 2 * keys[0]);
+  }
+  const ConstView<4> q = view(x.data(), {1, 1, kRows, kDim + 1});
+  const Status s = run_scores(q, ConstView<4>(x.data(), DType::kF32, {1, 1, kKeys, kDim + 1}, {0, 0, 0, 1}), out,
+                              options, GetParam());
+  EXPECT_EQ(s.code, Code::kShape);
+  EXPECT_EQ(std::string(s.detail).rfind("q.shape[3]", 0), 0u) << s.detail;
+}
+
 SIMDATTN_FOR_EACH_TARGET(ScoreFunctions);
 
 }  // namespace

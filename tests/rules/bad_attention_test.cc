@@ -68,6 +68,9 @@ std::vector<Bad<AttentionCall>> attention_rows() {
   using C = AttentionCall;
   std::vector<Bad<C>> table = scoring_rows<C>();
   const std::vector<Bad<C>> own = {
+      {"too many dimensions for kInt8", kShape, "q.shape[3]: kInt8",
+       [](C& c) { c.a.arithmetic = Arithmetic::kInt8, c.a.q.shape[3] = c.a.k.dim = 131073; }},
+      {"cu_q forgotten", kNullPointer, "cu_q: null", [](C& c) { c.a.n_sequences = c.a.k.batch = 3; }},
       {"lists null", kNullPointer, "lists.data", [](C& c) { c.a.lists.data = nullptr; }},
       {"lists of no heads", kShape, "lists.heads", [](C& c) { c.a.lists.heads = 0; }},
       {"lists of three heads", kShape, "lists.heads", [](C& c) { c.a.lists.heads = 3; }},

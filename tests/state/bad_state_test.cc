@@ -1,4 +1,6 @@
 // Bad calls of linear_attention() and causal_conv().
+#include <ctime>
+
 #include "tests/rules/bad_calls.h"
 
 namespace simdattn::test {
@@ -43,6 +45,8 @@ TEST_P(BadCalls, LinearAttention) {
       {"q null", kNullPointer, "q", [](C& c) { c.p.q.data = nullptr; }},
       {"state null", kNullPointer, "state", [](C& c) { c.p.state.data = nullptr; }},
       {"out null", kNullPointer, "out", [](C& c) { c.p.out.data = nullptr; }},
+      {"cu_q forgotten", kNullPointer, "cu_q: null",
+       [](C& c) { c.p.state_index = nullptr, c.p.n_sequences = c.p.state.shape[0]; }},
       {"no decay", kNullPointer, "decay", [](C& c) { c.p.decay = {}; }},
       {"a decay too many", kRange, "decay", [](C& c) { c.p.rule = LinearRule::kDelta; }},
       {"a beta too many", kRange, "beta", [](C& c) { c.p.rule = LinearRule::kGated; }},
@@ -138,6 +142,13 @@ TEST_P(BadCalls, LinearAttention) {
       {"workspace in out", kOverlap, "exec.workspace", [](C& c) { c.exec.workspace = c.out.memory.data(); }},
   };
   check<C>("linear_attention", table);
+  {
+    LinearCall c;
+    c.p.n_sequences = 5;
+    const Status s = linear_attention_range(c.p, 0, 20, c.exec);
+    EXPECT_EQ(s.code, kNullPointer);
+    EXPECT_EQ(std::string(s.detail).rfind("cu_q: null", 0), 0u) << s.detail;
+  }
   for (const auto& [first, last] : {std::pair<int64_t, int64_t>{-1, 1}, {2, 1}, {0, 9}}) {
     const LinearCall c;
     const Status s = linear_attention_range(c.p, first, last, c.exec);
@@ -177,6 +188,10 @@ TEST_P(BadCalls, CausalConv) {
       {"channels of weight", kShape, "weight.shape[0]", [](C& c) { c.p.weight.shape[0] = 39; }},
       {"no width", kShape, "weight.shape[1]", [](C& c) { c.p.weight.shape[1] = 0; }},
       {"too wide", kShape, "weight.shape[1]", [](C& c) { c.p.weight.shape[1] = 33, c.p.weight.stride[0] = 0; }},
+      {"another width than that of the states", kShape, "weight.shape[1]",
+       [](C& c) { c.p.state_in = c.past.view, c.p.weight.shape[1] = 3; }},
+      {"cu_q forgotten", kNullPointer, "cu_q: null",
+       [](C& c) { c.p.state_index = nullptr, c.p.n_sequences = c.p.state.shape[0] = 3; }},
       {"channels of bias", kShape, "bias.shape[0]", [](C& c) { c.p.bias.shape[0] = 39; }},
       {"width of the state", kShape, "state.shape", [](C& c) { c.p.state.shape[2] = 2; }},
       {"channels last", kShape, "weight.shape[0]", [](C& c) { c.p.channels_last = true; }},
@@ -219,6 +234,35 @@ TEST_P(BadCalls, CausalConv) {
       {"state over bias", kOverlap, "state", [](C& c) { c.p.bias.data = c.state.memory.data(); }},
   };
   check<C>("causal_conv", table);
+}
+
+/// States of many sequences: two equal entries are found wherever they are, and a call does not compare each pair.
+TEST_P(BadCalls, StateIndexOfManySequences) {
+  Random random(9);
+  constexpr int64_t kSequences = 60000, kStates = int64_t{1} << 20;
+  float in = 0, weights[2] = {}, result = 0;
+  std::vector<int32_t> index(kSequences);
+  for (int64_t s = 0; s < kSequences; ++s) index[static_cast<size_t>(s)] = static_cast<int32_t>(kStates - 1 - 17 * s);
+  random.shuffle(index);
+  CausalConvProblem p;
+  p.x = {&in, DType::kF32, {kSequences, 1, 0}, {0, 0, 1}};
+  p.weight = {weights, DType::kF32, {1, 2}};
+  p.out = {&result, DType::kF32, {kSequences, 1, 0}, {0, 0, 1}};
+  p.state_in = {&in, DType::kF32, {kStates, 1, 1}, {0, 0, 1}};
+  p.state_index = index.data();
+  const std::clock_t start = std::clock();
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(ok(causal_conv(p, exec())));
+  EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 5.0);  // each pair: 36e9 comparisons
+  for (int i = 0; i < 40; ++i) {
+    const auto first = static_cast<size_t>(random.integer(0, kSequences - 1));
+    const auto second = (first + static_cast<size_t>(random.integer(1, kSequences - 1))) % kSequences;
+    const int32_t before = index[second];
+    index[second] = index[first];
+    EXPECT_EQ(causal_conv(p, exec()).code, kRange);
+    index[first] = index[second] = -1;  // several may be skipped
+    EXPECT_TRUE(ok(causal_conv(p, exec())));
+    index[first] = before;
+  }
 }
 
 SIMDATTN_FOR_EACH_TARGET(BadCalls);

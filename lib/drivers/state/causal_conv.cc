@@ -140,11 +140,14 @@ Status drivers::causal_conv(const UKernels& uk, const CausalConvProblem& a) {
   const int64_t n = a.x.shape[a.channels_last ? 1 : 2], most = std::min(n, most_tokens(last)), rows = past + most;
   const int64_t sequences = sequences_of(a, a.x.shape[0]);
   const bool moves = a.state_in.data != nullptr && a.state.data != nullptr;
-  for (int64_t s = 0; moves && s < sequences; ++s) {
+  bool any = false;  // sequence with tokens that is not skipped
+  for (int64_t s = 0; s < sequences; ++s) {
     const StateSequence sequence = sequence_of(a, s, n);
-    if (sequence.state >= 0 && sequence.tokens == 0) copy_state(a, sequence, channels, past);
+    if (sequence.state < 0) continue;
+    if (sequence.tokens > 0) any = true;
+    else if (moves) copy_state(a, sequence, channels, past);
   }
-  if (is_empty(a.x)) return {};
+  if (!any || is_empty(a.x)) return {};
 
   alignas(64) float scratch[kScratch] = {};
   const int64_t most_transposed = std::max(width, last ? most : rows);

@@ -218,6 +218,8 @@ Status drivers::linear_attention(const UKernels& uk, const LinearAttentionProble
   SIMDATTN_CHECK(check_linear_attention(a, exec, drivers::linear_attention_workspace(a)));
   const int64_t tasks = drivers::linear_attention_tasks(a);
   if (all) last = tasks;
+  SIMDATTN_REQUIRE(last <= tasks || a.cu_q != nullptr || a.n_sequences <= a.q.shape[0], kNullPointer,
+                   "cu_q: null although there are n_sequences");
   SIMDATTN_REQUIRE(first >= 0 && first <= last && last <= tasks, kRange,
                    "first, last: must be 0 <= first <= last <= linear_attention_tasks()");
   if (is_empty(a.v) && !moves(a)) return {};
