@@ -138,7 +138,7 @@ AttentionProblem other_addresses(const AttentionProblem& a, Random& random) {
   if (b.out.data == nullptr) b.out = {};  // without data a shape is a promise
   // A plan reads no keys and values, so that these addresses need not be real.
   if (b.v.data != nullptr && b.k.data != nullptr && random.coin()) {
-    const uintptr_t far = reinterpret_cast<uintptr_t>(a.v.data) ^ uintptr_t{1} << 44;
+    const uintptr_t far = reinterpret_cast<uintptr_t>(a.v.data) ^ uintptr_t { 1 } << 44;
     b.v.data = random.coin() ? a.k.data : reinterpret_cast<const void*>(far);
   }
   if (b.v.scales != nullptr && b.k.scales != nullptr && random.coin()) b.v.scales = b.k.scales;
