@@ -86,7 +86,7 @@ def test_what_is_bound_runs(random):
     options = dict(
         mask=random.random((batch, 1, rows, keys)) < 0.7,
         bias=random.standard_normal((1, heads, rows, keys)).astype(np.float32),
-        packed_mask=(random.integers(0, 256, (batch, heads, rows, (keys + 7) // 8), dtype=np.uint8), keys),
+        packed_mask=(random.integers(0, 256, (batch, heads, rows, (keys - 3 + 7) // 8), dtype=np.uint8), keys - 3),
         alibi_slopes=np.linspace(0.1, 1, heads, dtype=np.float32),
         sinks=np.linspace(-1, 1, heads, dtype=np.float32),
         kv_length=np.full(batch, keys - 3, np.int32),
