@@ -154,7 +154,9 @@ TEST_P(Selection, Int8HasALimit) {
     const Status s = index_scores(row, row, {}, view(&score, {1, 1, 1, 1}), options,
                                   {.target = &target(), .workspace = memory.data(), .workspace_bytes = memory.size()});
     EXPECT_EQ(s.ok(), dim == kDim) << s.detail;
-    if (!s.ok()) EXPECT_EQ(std::string(s.detail).rfind("q.shape[3]", 0), 0u) << s.detail;
+    if (!s.ok()) {
+      EXPECT_EQ(std::string(s.detail).rfind("q.shape[3]", 0), 0u) << s.detail;
+    }
     EXPECT_FLOAT_EQ(score, s.ok() ? kDim : 5);
   }
 }
