@@ -4,13 +4,20 @@
 
 #include <cstdint>
 
+#include "dispatch/cpu.h"
 #include "dispatch/target.h"
 #include "lib/contract/ukernels.h"
 
 namespace simdattn::test {
 
-/// "test/software_tiles": another target, but for kBF16 and kInt8. Null: this CPU cannot run it.
-const Target* software_tiles();
+/// What the functions below are compiled for: a CPU without it must not call them.
+extern const Isa kSoftwareTilesIsa;
+inline bool runs_software_tiles() { return *missing_feature(kSoftwareTilesIsa) == '\0'; }
+
+/// "test/software_tiles": another target, but for kBF16 and kInt8. Null: the library lacks that target.
+const Target* make_software_tiles();
+/// The same; null where this CPU cannot run it, too.
+inline const Target* software_tiles() { return runs_software_tiles() ? make_software_tiles() : nullptr; }
 
 /// c[16][16] += a[16] * b[16], rows of 64 bytes.
 void software_add_bf16(const void* a, const void* b, void* c);

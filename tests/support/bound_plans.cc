@@ -61,9 +61,13 @@ std::string remove_array(AttentionProblem* a, Read wanted, int64_t number) {
   return removed;
 }
 
-/// Refused, and the sentence names the array. A sentence on a whole store begins with the store's name alone.
+/// Refused, and the sentence names the array. A sentence on a whole store begins with the store's name alone; the raw
+/// state is acc, max and sum.
 void expect_names(const Status& s, const std::string& name, const AttentionProblem& a) {
-  EXPECT_NE(std::string(s.detail).find(name), std::string::npos) << s.detail << ", without " << name << describe(a);
+  const bool no_output = std::string(s.detail).rfind("out: null", 0) == 0;
+  const bool raw_state = no_output && (name == "acc" || name == "max" || name == "sum");
+  EXPECT_NE(std::string(s.detail).find(raw_state ? "the raw state" : name), std::string::npos)
+      << s.detail << ", without " << name << describe(a);
 }
 
 /// All arrays come with attention_bind(), or lie elsewhere.

@@ -26,8 +26,8 @@ class TilesOfCaller : public ::testing::EmptyTestEventListener {
   }
 };
 [[maybe_unused]] const bool kListens = [] {
-  ::testing::UnitTest::GetInstance()->listeners().Append(new TilesOfCaller);
-  return true;
+  if (runs_software_tiles()) ::testing::UnitTest::GetInstance()->listeners().Append(new TilesOfCaller);
+  return runs_software_tiles();
 }();
 
 }  // namespace

@@ -56,11 +56,11 @@ struct TaskCount {
   }
 };
 
-/// What the slowest thread takes, as a multiple of an equal share of the work in large row blocks. The terms are:
+/// What the slowest thread takes, as a multiple of an equal share of the work in large row blocks, where threads take
+/// tasks one by one from a shared counter (tools/simdattn-tasks.cc counts the loads). The terms are:
 ///  - a thread without a task, or one that still has a task when others have none left: half of the longest task in the
 ///    mean, where tasks differ; else a little, because threads do not begin together;
 ///  - what each row block does anew, to fetch or pack keys and values, which is as much as 12 more rows would cost.
-/// Threads that take tasks one by one from a shared counter are within 10 % of it (tools/simdattn-tasks.cc counts).
 double estimate(int64_t tasks, int64_t rows, bool differ, double threads) {
   const double share = threads / static_cast<double>(tasks);
   return (std::max(1.0, share) + (differ ? 0.9 : 0.15) * share) * (1 + 12 / static_cast<double>(rows));
