@@ -203,13 +203,27 @@ struct AmxKernels {
   /// in their places as operands. A product below the smallest normal number counts as 0 in the maximum; in an
   /// exponential it cannot be told from 0.
   static void bf16_softmax(const SoftmaxTile& a) {
-    online_softmax(
-        a,
-        [&](const float* s, Columns c) SIMDATTN_LAMBDA {
-          const float largest = max_of<false>(s + c.lo, c.hi - c.lo, 1.0f);
-          return a.scale == 1.0f ? largest : scalar::flushed_fma(largest, a.scale, 0.0f);
-        },
-        [&](float* s, Columns c, float base) SIMDATTN_LAMBDA { return weigh_pairs(s, c, a.columns, a.scale, base); });
+    for (int64_t first = 0; first < a.rows; first += kMaxSoftmaxRows) {
+      bf16_softmax_some(a, first, smaller(kMaxSoftmaxRows, a.rows - first));
+    }
+  }
+  static void bf16_softmax_some(const SoftmaxTile& a, int64_t first, int64_t rows) {
+    alignas(64) float base[kMaxSoftmaxRows];
+    alignas(64) float sums[kMaxSoftmaxRows];
+    const auto columns = [&](int64_t r) -> Columns {
+      return {smaller(a.lo[first + r], a.hi[first + r]), a.hi[first + r]};
+    };
+    for (int64_t r = 0; r < rows; ++r) {
+      const Columns c = columns(r);
+      float largest = max_of<false>(a.s + (first + r) * a.lds + c.lo, c.hi - c.lo, 1.0f);
+      if (a.scale != 1.0f) largest = scalar::flushed_fma(largest, a.scale, 0.0f);
+      base[r] = largest > a.max[first + r] ? largest : a.max[first + r];
+    }
+    raise_maxima(a, first, rows, base);
+    for (int64_t r = 0; r < rows; ++r) {
+      sums[r] = weigh_pairs(a.s + (first + r) * a.lds, columns(r), a.columns, a.scale, base[r]);
+    }
+    add_sums(a, first, rows, sums);
   }
   static float weigh_pairs(float* s, Columns see, int64_t columns, float scale, float base) {
     const Floats factor(scale), reference(base);
