@@ -196,14 +196,16 @@ void Bf16Packing<K, T>::keys(const PackKeys& a) {
     for (int64_t d = 0; d < a.dim; d += kChainGroup) {
       char* const panel = static_cast<char*>(a.panel) + d / 2 * kPairBytes + first * 4;
       const int64_t lanes = pairs_of<K::kUnit>(std::min(kChainGroup, a.dim - d));
-      const char* rows = static_cast<const char*>(a.from) + first * a.token_stride + d * kSize;
+      // A stride beyond the last key is not looked at: of a single key it is any number.
+      const char* rows = static_cast<const char*>(a.from) + (first < a.keys ? first * a.token_stride : 0) + d * kSize;
       int64_t stride = a.token_stride;
       for (int64_t j = 0; a.stream && j < 16; ++j) __builtin_prefetch(rows + (kPanelWidth + j) * stride, 0, 2);
       alignas(64) char copy[16][64];
       if (!kInPlace || d + kChainGroup > a.dim || first + 16 > a.keys) {
         for (int64_t j = 0; j < 16; ++j) {
-          const auto* const row = reinterpret_cast<const T*>(rows + j * stride);
-          (first + j < a.keys ? numbers<2>(row, a.dim - d) : Bits32(0u)).store_unaligned(copy[j]);
+          const bool is_key = first + j < a.keys;
+          const auto* const row = reinterpret_cast<const T*>(rows + (is_key ? j * stride : 0));
+          (is_key ? numbers<2>(row, a.dim - d) : Bits32(0u)).store_unaligned(copy[j]);
         }
         rows = copy[0];
         stride = 64;
