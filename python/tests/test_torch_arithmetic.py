@@ -23,8 +23,9 @@ def ways(q, k, v, **how):
     """The result of each integration, [batch, heads, rows, dim]."""
     turned = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
     yield simdattn.torch.sdpa(q, k, v, is_causal=True, **how)
-    with simdattn.torch.replace_sdpa(**how):
-        yield functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    if hasattr(functional, 'scaled_dot_product_attention'):  # PyTorch 2.0 and later
+        with simdattn.torch.replace_sdpa(**how):
+            yield functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     yield simdattn.flash_attn.flash_attn_func(*turned, causal=True, **how).transpose(1, 2)
     yield simdattn.flash_attn.flash_attn_kvpacked_func(turned[0], torch.stack(turned[1:], 2), causal=True, **how).transpose(1, 2)
     yield simdattn.flash_attn.flash_attn_qkvpacked_func(torch.stack(turned, 2), causal=True, **how).transpose(1, 2)
