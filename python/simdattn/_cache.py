@@ -169,6 +169,11 @@ class KVCache:
         return self.keys.shape[2]
 
     @property
+    def ring(self) -> int:
+        """Tokens that there is memory for, the newest ones; 0: for all."""
+        return self._options.get('ring', 0)  # type: ignore[no-any-return]
+
+    @property
     def nbytes(self) -> int:
         """Bytes of keys and values."""
         return sum(x.nbytes for store in (self.keys, self.values) for x in store.memory)

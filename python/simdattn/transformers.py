@@ -249,11 +249,13 @@ class _States:
         self.arithmetic = arithmetic
         self.store = (cache.keys, cache.values)[which]
         self._cache, self._which, self.dtype = cache, which, dtype
+        self._first = max(len(cache) - (cache.ring or len(cache)), 0)  # a ring has no tokens before
         batch, heads, _, dim = self.store.shape
         self.shape = torch.Size((batch, heads, len(cache), dim))
 
     def tensor(self) -> torch.Tensor:
-        return torch.from_numpy(self._cache.read()[self._which]).to(self.dtype)
+        rows = torch.from_numpy(self._cache.read(self._first)[self._which]).to(self.dtype)
+        return torch.nn.functional.pad(rows, (0, 0, self._first, 0))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.tensor(), name)
@@ -280,9 +282,12 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         self.dtype_wanted, self.capacity, self.cache = dtype, capacity, None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        batch, heads, _, dim = key_states.shape
-        self.cache = KVCache(batch, heads, self.capacity, dim, value_dim=value_states.shape[3], dtype=self.dtype_wanted or key_states.dtype)
+        self.cache = self._empty(key_states, value_states, self.capacity, 0)
         self.is_initialized = True
+
+    def _empty(self, key_states: torch.Tensor, value_states: torch.Tensor, capacity: int, ring: int) -> KVCache:
+        batch, heads, _, dim = key_states.shape
+        return KVCache(batch, heads, capacity, dim, value_dim=value_states.shape[3], dtype=self.dtype_wanted or key_states.dtype, ring=ring)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f'{name}: is more than the keys and values that a layer of simdattn.transformers.Cache keeps; '
@@ -295,8 +300,13 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         tokens = len(self.cache) + key_states.shape[2]
         if tokens > self.cache.capacity:
             self.cache = self.cache.resized(max(tokens, 2 * self.cache.capacity))
+        cache = self._append(key_states, value_states)
+        return _States(cache, 0, key_states.dtype, self.arithmetic), _States(cache, 1, value_states.dtype, self.arithmetic)
+
+    def _append(self, key_states: torch.Tensor, value_states: torch.Tensor) -> KVCache:
+        """Keeps new tokens; the cache that their attention reads."""
         self.cache.append(key_states, value_states)
-        return (_States(self.cache, 0, key_states.dtype, self.arithmetic), _States(self.cache, 1, value_states.dtype, self.arithmetic))
+        return self.cache
 
     def get_seq_length(self) -> int:
         return 0 if self.cache is None else len(self.cache)
@@ -330,6 +340,48 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
             self.cache = self.cache.select(chosen.tolist())
 
 
+def _panels(tokens: int) -> int:
+    return -(-tokens // 32) * 32
+
+
+class _SlidingLayer(_Layer):
+    """The cache of a layer with a sliding window: a ring that keeps the window alone. Masks are those of all tokens."""
+
+    def __init__(self, window: int, *options: Any) -> None:
+        super().__init__(*options)
+        self.window = window
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        ring = _panels(self.window)
+        self.cache = self._empty(key_states, value_states, max(ring, self.capacity), ring)
+        self.is_initialized = True
+
+    def _append(self, key_states: torch.Tensor, value_states: torch.Tensor) -> KVCache:
+        tokens, rows, ring = len(self.cache), key_states.shape[2], self.cache.ring
+        if tokens + rows <= ring or self.window - 1 + rows <= ring:
+            return super()._append(key_states, value_states)
+        # The first of many rows see what the last ones overwrite: they attend to a longer ring, which goes afterwards.
+        kept = min(tokens, self.window - 1)
+        longer = _panels(kept + rows)
+        whole = self._empty(key_states, value_states, max(longer, tokens + rows), longer)
+        whole.lengths = [tokens - kept] * key_states.shape[0]
+        if kept:
+            whole.append(*self.cache.read(tokens - kept))
+        whole.append(key_states, value_states)
+        last = min(rows, ring)
+        self.cache.lengths = [tokens + rows - last] * key_states.shape[0]
+        self.cache.append(key_states[:, :, -last:], value_states[:, :, -last:])
+        return whole
+
+    def crop(self, max_length: int) -> None:
+        if self.cache is not None:
+            tokens = len(self.cache)
+            length = max_length if max_length >= 0 else max(tokens + max_length, 0)
+            if length < tokens and length - self.window + 1 < tokens - self.cache.ring:
+                raise Error(Code.RANGE, f'max_length: {length} of {tokens} tokens need some that are out of the window of {self.window}')
+        super().crop(max_length)
+
+
 def _layers_of(config: Any) -> List[Any]:
     """What DynamicCache has; also where none of the layers are shared, of which DynamicCache makes no layers at all."""
     text = config.get_text_config(decoder=True)
@@ -339,20 +391,25 @@ def _layers_of(config: Any) -> List[Any]:
     return list(transformers.DynamicCache(config=config).layers)
 
 
+def _layer_like(layer: Any, *options: Any) -> Any:
+    if type(layer) is DynamicSlidingWindowLayer:
+        return _SlidingLayer(layer.sliding_window, *options)
+    return _Layer(*options) if type(layer) is DynamicLayer else layer
+
+
 class Cache(transformers.Cache):  # type: ignore[misc]
     """Keys and values of all layers, for generate(past_key_values=...) of models with attn_implementation='simdattn'.
 
     dtype: how they are stored: 'q8_0', 'bf16', ... (KVCache has all); default: the type of the model. capacity: tokens that there
-    is room for at first; it doubles when they are used. The size of a head must be one that the type takes. config: of the model,
-    for those whose layers keep more: layers with a state or an indexer then have Transformers' own caches. Models with a cache of
-    their own, such as MiniMax, refuse others. Layers with a sliding window keep all tokens. arithmetic: as in register(), whose own it takes by default.
+    is room for at first; it doubles when they are used. The size of a head must be one that the type takes. config: of the model:
+    layers with a sliding window then keep the window alone, and layers with a state or an indexer have Transformers' own caches.
+    Models with a cache of their own, such as MiniMax, refuse others. arithmetic: as in register(), whose own it takes by default.
     """
 
     def __init__(self, *, dtype: Any = None, capacity: int = 256, config: Any = None,
                  arithmetic: Optional[ArithmeticName] = None) -> None:
         options = (dtype, capacity, None if arithmetic is None else arithmetic_name(arithmetic))
-        plain = (DynamicLayer, DynamicSlidingWindowLayer)
-        layers = [] if config is None else [_Layer(*options) if type(x) in plain else x for x in _layers_of(config)]
+        layers = [] if config is None else [_layer_like(x, *options) for x in _layers_of(config)]
         if layers:
             super().__init__(layers=layers)
         else:
