@@ -1,7 +1,10 @@
 """install(): everything that reaches PyTorch's CPU kernel, with PyTorch's own gradients, and the way back."""
+import shutil
+
 import pytest
 import torch
 from test_torch import formula, tensors
+from test_torch_compilers import has_headers
 from torch.nn import functional
 
 import simdattn
@@ -66,6 +69,25 @@ def test_what_reaches_the_kernel(installed):
             before = simdattn.torch.calls().taken
             call()
             assert simdattn.torch.calls().taken >= before + least, name
+
+
+@needed
+@pytest.mark.skipif(not has_headers() or not shutil.which('g++'), reason='inductor: no C++ compiler or PyTorch\'s headers (libtorch-dev)')
+@pytest.mark.parametrize('gradient', [False, True])
+def test_inductor(installed, gradient):
+    """Its code asserts the strides of both results, which PyTorch's own fake kernel has promised."""
+    def model(x):
+        return functional.scaled_dot_product_attention(x * 1.0, x, x, is_causal=True) + 1
+
+    for x in (*tensors((2, 4, 7, 32)), tensors((2, 7, 4, 32))[0].transpose(1, 2), *tensors((2, 4, 1, 32))):
+        torch._dynamo.reset()
+        leaves = [x.detach().requires_grad_(gradient) for _ in range(2)]
+        found, wanted = torch.compile(model)(leaves[0]), model(leaves[1])
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+        if gradient:
+            found.sum().backward(), wanted.sum().backward()
+            torch.testing.assert_close(leaves[0].grad, leaves[1].grad, rtol=0, atol=1e-4)
+    assert simdattn.torch.calls().taken == 6 and not simdattn.torch.calls().others
 
 
 @needed
