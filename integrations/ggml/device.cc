@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "host.h"
 #include "runner.h"
 
 namespace simdattn_ggml {
@@ -35,15 +36,15 @@ Backend* of(ggml_backend_t backend) { return reinterpret_cast<Backend*>(backend)
 
 const char* name(ggml_backend_t) { return "simdattn"; }
 void release(ggml_backend_t backend) {
-  ggml_backend_free(of(backend)->cpu);
+  host.ggml_backend_free(of(backend)->cpu);
   delete of(backend);
 }
 ggml_status compute(ggml_backend_t backend, ggml_cgraph* graph) {
-  return of(backend)->runner.run(of(backend)->cpu, graph, ggml_backend_graph_compute);
+  return of(backend)->runner.run(of(backend)->cpu, graph, host.ggml_backend_graph_compute);
 }
 template <class F>
 F cpu_function(const char* function) {
-  return reinterpret_cast<F>(ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), function));
+  return reinterpret_cast<F>(host.ggml_backend_reg_get_proc_address(host.ggml_backend_dev_backend_reg(cpu), function));
 }
 void set_n_threads(ggml_backend_t backend, int n) {
   cpu_function<ggml_backend_set_n_threads_t>("ggml_backend_set_n_threads")(of(backend)->cpu, n);
@@ -56,7 +57,7 @@ ggml_backend_t init(ggml_backend_dev_t, const char*) {
   static ggml_guid guid = {0x73, 0x69, 0x6d, 0x64, 0x61, 0x74, 0x74, 0x6e,
                            0x2d, 0x67, 0x67, 0x6d, 0x6c, 0x2d, 0x30, 0x31};
   auto* const backend = new Backend;
-  backend->cpu = ggml_backend_dev_init(cpu, nullptr);
+  backend->cpu = host.ggml_backend_dev_init(cpu, nullptr);
   if (backend->cpu == nullptr) return delete backend, nullptr;
   const auto& at = layout.backend;
   set(backend, at.get_name, name);
@@ -75,20 +76,22 @@ const char* description(ggml_backend_dev_t) { return "simdattn: attention on the
 void memory(ggml_backend_dev_t, size_t* free, size_t* total) { *free = *total = 0; }
 enum ggml_backend_dev_type type(ggml_backend_dev_t) { return GGML_BACKEND_DEVICE_TYPE_ACCEL; }
 void props(ggml_backend_dev_t device, ggml_backend_dev_props* p) {
-  ggml_backend_dev_get_props(cpu, p);  // the host's struct may have other members behind these
+  host.ggml_backend_dev_get_props(cpu, p);  // the host's struct may have other members behind these
   p->name = device_name(device);
   p->description = description(device);
   memory(device, &p->memory_free, &p->memory_total);
   p->type = type(device);
 }
-ggml_backend_buffer_type_t buffer_type(ggml_backend_dev_t) { return ggml_backend_dev_buffer_type(cpu); }
+ggml_backend_buffer_type_t buffer_type(ggml_backend_dev_t) { return host.ggml_backend_dev_buffer_type(cpu); }
 ggml_backend_buffer_t from_host(ggml_backend_dev_t, void* data, size_t size, size_t largest) {
-  return ggml_backend_dev_buffer_from_host_ptr(cpu, data, size, largest);
+  return host.ggml_backend_dev_buffer_from_host_ptr(cpu, data, size, largest);
 }
-bool supports_buffer_type(ggml_backend_dev_t, ggml_backend_buffer_type_t t) { return ggml_backend_buft_is_host(t); }
+bool supports_buffer_type(ggml_backend_dev_t, ggml_backend_buffer_type_t t) {
+  return host.ggml_backend_buft_is_host(t);
+}
 
 bool computes_nothing(const ggml_tensor& node) {
-  const char* const op = ggml_op_name(node.op);
+  const char* const op = host.ggml_op_name(node.op);
   for (const char* nothing : {"NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"}) {
     if (std::strcmp(op, nothing) == 0) return true;
   }
@@ -115,7 +118,7 @@ void fill_registration() {
   Words& words = registration_words;
   const auto& at = layout.registration;
   // What the host compares with its own. Nothing else here depends on it.
-  *reinterpret_cast<int*>(words.data()) = *reinterpret_cast<const int*>(ggml_backend_dev_backend_reg(cpu));
+  *reinterpret_cast<int*>(words.data()) = *reinterpret_cast<const int*>(host.ggml_backend_dev_backend_reg(cpu));
   set(&words, at.get_name, registration_name);
   set(&words, at.get_device_count, device_count);
   set(&words, at.get_device, device);

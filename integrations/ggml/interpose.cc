@@ -8,6 +8,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "host.h"
 #include "runner.h"
 
 namespace simdattn_ggml {
@@ -98,7 +99,7 @@ const char* interpose(const Layout& found, ggml_backend_dev_t cpu) {
   if (init == our_init) return nullptr;
   if (const char* wrong = check_layout(found, cpu)) return wrong;
   layout = found;
-  auto& address = member<Address>(ggml_backend_dev_backend_reg(cpu), found.registration.get_proc_address);
+  auto& address = member<Address>(host.ggml_backend_dev_backend_reg(cpu), found.registration.get_proc_address);
   stock_init = init;
   stock_address = address;
   init = our_init;

@@ -6,6 +6,8 @@
 #include <initializer_list>
 #include <utility>
 
+#include "host.h"
+
 namespace simdattn_ggml {
 namespace {
 
@@ -62,15 +64,16 @@ bool all_found_and_different(std::initializer_list<int> places) {
 
 bool find_backend(Layout* layout) {
   auto& l = layout->backend;
-  l.get_name = function<ggml_backend>([](ggml_backend_t x) { ggml_backend_name(x); });
-  l.free = function<ggml_backend>([](ggml_backend_t x) { ggml_backend_free(x); });
-  ggml_context* context = ggml_init({ggml_graph_overhead() + 4096, nullptr, true});
+  l.get_name = function<ggml_backend>([](ggml_backend_t x) { host.ggml_backend_name(x); });
+  l.free = function<ggml_backend>([](ggml_backend_t x) { host.ggml_backend_free(x); });
+  ggml_context* context = host.ggml_init({host.ggml_graph_overhead() + 4096, nullptr, true});
   if (context == nullptr) return false;
-  ggml_cgraph* graph = ggml_new_graph(context);
-  l.graph_compute = function<ggml_backend>([graph](ggml_backend_t x) { ggml_backend_graph_compute_async(x, graph); });
-  ggml_free(context);
-  l.guid = value<ggml_backend>([](ggml_backend_t x) -> const void* { return ggml_backend_guid(x); });
-  l.device = value<ggml_backend>([](ggml_backend_t x) -> const void* { return ggml_backend_get_device(x); });
+  ggml_cgraph* graph = host.ggml_new_graph(context);
+  l.graph_compute =
+      function<ggml_backend>([graph](ggml_backend_t x) { host.ggml_backend_graph_compute_async(x, graph); });
+  host.ggml_free(context);
+  l.guid = value<ggml_backend>([](ggml_backend_t x) -> const void* { return host.ggml_backend_guid(x); });
+  l.device = value<ggml_backend>([](ggml_backend_t x) -> const void* { return host.ggml_backend_get_device(x); });
   return all_found_and_different({l.get_name, l.free, l.graph_compute, l.guid, l.device});
 }
 
@@ -78,26 +81,26 @@ bool find_device(Layout* layout) {
   using Device = ggml_backend_device;
   using D = ggml_backend_dev_t;
   auto& l = layout->device;
-  l.get_name = function<Device>([](D x) { ggml_backend_dev_name(x); });
-  l.get_description = function<Device>([](D x) { ggml_backend_dev_description(x); });
+  l.get_name = function<Device>([](D x) { host.ggml_backend_dev_name(x); });
+  l.get_description = function<Device>([](D x) { host.ggml_backend_dev_description(x); });
   l.get_memory = function<Device>([](D x) {
     size_t free = 0, total = 0;
-    ggml_backend_dev_memory(x, &free, &total);
+    host.ggml_backend_dev_memory(x, &free, &total);
   });
-  l.get_type = function<Device>([](D x) { ggml_backend_dev_type(x); });
+  l.get_type = function<Device>([](D x) { host.ggml_backend_dev_type(x); });
   l.get_props = function<Device>([](D x) {
     union {  // the host's struct may be larger
       ggml_backend_dev_props props;
       char bytes[1024];
     } room = {};
-    ggml_backend_dev_get_props(x, &room.props);
+    host.ggml_backend_dev_get_props(x, &room.props);
   });
-  l.init_backend = function<Device>([](D x) { ggml_backend_dev_init(x, nullptr); });
-  l.get_buffer_type = function<Device>([](D x) { ggml_backend_dev_buffer_type(x); });
-  l.buffer_from_host_ptr = function<Device>([](D x) { ggml_backend_dev_buffer_from_host_ptr(x, nullptr, 0, 0); });
-  l.supports_op = function<Device>([](D x) { ggml_backend_dev_supports_op(x, nullptr); });
-  l.supports_buft = function<Device>([](D x) { ggml_backend_dev_supports_buft(x, nullptr); });
-  l.registration = value<Device>([](D x) -> const void* { return ggml_backend_dev_backend_reg(x); });
+  l.init_backend = function<Device>([](D x) { host.ggml_backend_dev_init(x, nullptr); });
+  l.get_buffer_type = function<Device>([](D x) { host.ggml_backend_dev_buffer_type(x); });
+  l.buffer_from_host_ptr = function<Device>([](D x) { host.ggml_backend_dev_buffer_from_host_ptr(x, nullptr, 0, 0); });
+  l.supports_op = function<Device>([](D x) { host.ggml_backend_dev_supports_op(x, nullptr); });
+  l.supports_buft = function<Device>([](D x) { host.ggml_backend_dev_supports_buft(x, nullptr); });
+  l.registration = value<Device>([](D x) -> const void* { return host.ggml_backend_dev_backend_reg(x); });
   return all_found_and_different({l.get_name, l.get_description, l.get_memory, l.get_type, l.get_props, l.init_backend,
                                   l.get_buffer_type, l.buffer_from_host_ptr, l.supports_op, l.supports_buft,
                                   l.registration});
@@ -106,10 +109,11 @@ bool find_device(Layout* layout) {
 bool find_registration(Layout* layout) {
   using Registration = ggml_backend_reg;
   auto& l = layout->registration;
-  l.get_name = function<Registration>([](ggml_backend_reg_t x) { ggml_backend_reg_name(x); });
-  l.get_device_count = function<Registration>([](ggml_backend_reg_t x) { ggml_backend_reg_dev_count(x); });
-  l.get_device = function<Registration>([](ggml_backend_reg_t x) { ggml_backend_reg_dev_get(x, 0); });
-  l.get_proc_address = function<Registration>([](ggml_backend_reg_t x) { ggml_backend_reg_get_proc_address(x, ""); });
+  l.get_name = function<Registration>([](ggml_backend_reg_t x) { host.ggml_backend_reg_name(x); });
+  l.get_device_count = function<Registration>([](ggml_backend_reg_t x) { host.ggml_backend_reg_dev_count(x); });
+  l.get_device = function<Registration>([](ggml_backend_reg_t x) { host.ggml_backend_reg_dev_get(x, 0); });
+  l.get_proc_address =
+      function<Registration>([](ggml_backend_reg_t x) { host.ggml_backend_reg_get_proc_address(x, ""); });
   // Word 0 holds the version of the interface, which no function returns.
   return all_found_and_different({0, l.get_name, l.get_device_count, l.get_device, l.get_proc_address});
 }
@@ -129,7 +133,7 @@ bool same_file(const void* a, const void* b) {
 }
 
 const char* check_layout(const Layout& layout, ggml_backend_dev_t cpu) {
-  ggml_backend_reg_t registration = ggml_backend_dev_backend_reg(cpu);
+  ggml_backend_reg_t registration = host.ggml_backend_dev_backend_reg(cpu);
   const auto is = [](const void* member, const void* expected) { return member != nullptr && member == expected; };
   if (!is(member<void*>(cpu, layout.device.registration), registration))
     return "the CPU device's struct is not as found";
@@ -139,9 +143,9 @@ const char* check_layout(const Layout& layout, ggml_backend_dev_t cpu) {
       member<void* (*)(ggml_backend_reg_t, const char*)>(registration, layout.registration.get_proc_address);
   if (!same_file(name, init) || !same_file(name, address))
     return "the CPU device's functions lie in more than one file";
-  if (name(cpu) != ggml_backend_dev_name(cpu)) return "the CPU device's functions are not those that ggml calls";
+  if (name(cpu) != host.ggml_backend_dev_name(cpu)) return "the CPU device's functions are not those that ggml calls";
   const char* const one = "ggml_backend_set_n_threads";
-  if (!is(address(registration, one), ggml_backend_reg_get_proc_address(registration, one)))
+  if (!is(address(registration, one), host.ggml_backend_reg_get_proc_address(registration, one)))
     return "the CPU backend's functions are not those that ggml calls";
   const int version = *reinterpret_cast<const int*>(registration);
   if (version < 1 || version > 1000) return "the CPU backend's registration has no version";

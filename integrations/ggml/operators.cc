@@ -1,12 +1,11 @@
 #include "operators.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <type_traits>
 
+#include "host.h"
 #include "memory.h"
 #include "settings.h"
 
@@ -32,13 +31,20 @@ void drop_arrays(sa::AttentionProblem* p) {
   p->scoring.sinks = nullptr;
 }
 
+/// ggml rounds queries to the type of the keys before it multiplies, so for a cache of bf16 the library chooses as for
+/// queries of bf16. It never chooses less than f32 for other caches, whose numbers have more bits than bf16.
+sa::Arithmetic arithmetic_of(const sa::AttentionProblem& p) {
+  if (settings().own_choice) return sa::arithmetic_for(sa::DType::kBF16, p.k.type, p.v.type);
+  const int64_t rows = p.k.heads > 0 ? p.q.shape[2] * p.q.shape[1] / p.k.heads : 0;
+  return rows >= kNarrowRows ? settings().arithmetic : sa::Arithmetic::kF32;
+}
+
 bool plan_attention(const ggml_tensor& node, bool shapes_alone, Call* call) {
   if (!has_sources(node, 3)) return false;
   sa::AttentionProblem problem;
   if (!ggml_attention(node, call->slopes, &problem)) return false;
   if (shapes_alone) drop_arrays(&problem);
-  const int64_t rows = problem.k.heads > 0 ? problem.q.shape[2] * problem.q.shape[1] / problem.k.heads : 0;
-  if (rows >= kNarrowRows) problem.arithmetic = settings().arithmetic;
+  problem.arithmetic = arithmetic_of(problem);
   if (!sa::attention_plan(problem, &call->attention).ok()) return false;
   call->tasks = call->attention.tasks;
   call->reductions = call->attention.reduce_tasks;
@@ -141,9 +147,10 @@ class Numbers {
     return static_cast<float>(static_cast<int32_t>(state_)) * 0x1p-31f;
   }
   void fill(ggml_tensor* t) {
-    for (int64_t i = 0, n = ggml_nelements(t); i < n; ++i) {
+    for (int64_t i = 0, n = host.ggml_nelements(t); i < n; ++i) {
       const float x = next();
-      if (t->type == GGML_TYPE_F16) static_cast<ggml_fp16_t*>(t->data)[i] = ggml_fp32_to_fp16(x);
+      if (t->type == GGML_TYPE_F16) static_cast<ggml_fp16_t*>(t->data)[i] = host.ggml_fp32_to_fp16(x);
+      else if (t->type == GGML_TYPE_BF16) static_cast<ggml_bf16_t*>(t->data)[i] = host.ggml_fp32_to_bf16(x);
       else static_cast<float*>(t->data)[i] = x;
     }
   }
@@ -153,28 +160,23 @@ class Numbers {
 };
 
 /// Two splits of keys, several queries, grouped heads, a mask, and a cache whose heads lie side by side.
-ggml_tensor* sample_attention(ggml_context* c) {
+ggml_tensor* sample_attention(ggml_context* c, ggml_type cache) {
   constexpr int64_t kDim = 64, kKeys = 1056, kQueries = 3, kHeads = 4, kKvHeads = 2;
   Numbers numbers;
-  ggml_tensor* q = ggml_new_tensor_4d(c, GGML_TYPE_F32, kDim, kHeads, kQueries, 1);
-  ggml_tensor* k = ggml_new_tensor_4d(c, GGML_TYPE_F16, kDim, kKvHeads, kKeys, 1);
-  ggml_tensor* v = ggml_new_tensor_4d(c, GGML_TYPE_F16, kDim, kKvHeads, kKeys, 1);
-  ggml_tensor* mask = ggml_new_tensor_2d(c, GGML_TYPE_F16, kKeys, 64);  // 0.9 wants 64 rows at least
+  ggml_tensor* q = host.ggml_new_tensor_4d(c, GGML_TYPE_F32, kDim, kHeads, kQueries, 1);
+  ggml_tensor* k = host.ggml_new_tensor_4d(c, cache, kDim, kKvHeads, kKeys, 1);
+  ggml_tensor* v = host.ggml_new_tensor_4d(c, cache, kDim, kKvHeads, kKeys, 1);
+  ggml_tensor* mask = host.ggml_new_tensor_2d(c, GGML_TYPE_F16, kKeys, 64);  // 0.9 wants 64 rows at least
   for (ggml_tensor* t : {q, k, v, mask}) numbers.fill(t);
   auto* const hidden = static_cast<ggml_fp16_t*>(mask->data);
-  for (int64_t i = 0; i < kKeys; i += 3) hidden[i] = ggml_fp32_to_fp16(-INFINITY);
-  return ggml_flash_attn_ext(c, ggml_permute(c, q, 0, 2, 1, 3), ggml_permute(c, k, 0, 2, 1, 3),
-                             ggml_permute(c, v, 0, 2, 1, 3), mask, 0.25f, 0, 0);
+  for (int64_t i = 0; i < kKeys; i += 3) hidden[i] = host.ggml_fp32_to_fp16(-INFINITY);
+  return host.ggml_flash_attn_ext(c, host.ggml_permute(c, q, 0, 2, 1, 3), host.ggml_permute(c, k, 0, 2, 1, 3),
+                                  host.ggml_permute(c, v, 0, 2, 1, 3), mask, 0.25f, 0, 0);
 }
 
-/// A function of this ggml that older ones lack, or whose declaration differs; null if it is not there.
-template <class F>
-F host_function(const char* name) {
-  Dl_info file;
-  if (dladdr(reinterpret_cast<void*>(ggml_init), &file) == 0) return nullptr;
-  void* const library = dlopen(file.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-  return library != nullptr ? reinterpret_cast<F>(dlsym(library, name)) : nullptr;
-}
+ggml_tensor* sample_f16(ggml_context* c) { return sample_attention(c, GGML_TYPE_F16); }
+/// The only cache for which the library may choose other instructions.
+ggml_tensor* sample_bf16(ggml_context* c) { return sample_attention(c, GGML_TYPE_BF16); }
 
 /// Two sequences, with two snapshots of as few tokens as are taken. Before there were snapshots the function had one
 /// argument less, and such nodes are not taken.
@@ -182,28 +184,28 @@ ggml_tensor* sample_delta_net(ggml_context* c) {
   constexpr int64_t kDim = 32, kHeads = 4, kKeyHeads = 2, kTokens = kSnapshotTokens, kBatch = 2, kSnapshots = 2;
   using Make = ggml_tensor* (*)(ggml_context*, ggml_tensor*, ggml_tensor*, ggml_tensor*, ggml_tensor*, ggml_tensor*,
                                 ggml_tensor*, int64_t);
-  const auto make = host_function<Make>("ggml_gated_delta_net");
+  const auto make = reinterpret_cast<Make>(host_function("ggml_gated_delta_net"));
   if (make == nullptr) return nullptr;
   Numbers numbers;
   const auto tensor = [&](int64_t d, int64_t heads, int64_t tokens) {
-    ggml_tensor* t = ggml_new_tensor_4d(c, GGML_TYPE_F32, d, heads, tokens, kBatch);
+    ggml_tensor* t = host.ggml_new_tensor_4d(c, GGML_TYPE_F32, d, heads, tokens, kBatch);
     numbers.fill(t);
     return t;
   };
   ggml_tensor *q = tensor(kDim, kKeyHeads, kTokens), *k = tensor(kDim, kKeyHeads, kTokens),
               *v = tensor(kDim, kHeads, kTokens);
   ggml_tensor *decay = tensor(1, kHeads, kTokens), *beta = tensor(1, kHeads, kTokens);
-  return make(c, q, k, v, decay, beta, ggml_reshape_4d(c, tensor(kDim * kDim, kHeads, 1), kDim, kDim, kHeads, kBatch),
-              kSnapshots);
+  return make(c, q, k, v, decay, beta,
+              host.ggml_reshape_4d(c, tensor(kDim * kDim, kHeads, 1), kDim, kDim, kHeads, kBatch), kSnapshots);
 }
 
 ggml_tensor* sample_convolution(ggml_context* c) {
   constexpr int64_t kWidth = 4, kChannels = 300, kTokens = 5, kBatch = 2;
   Numbers numbers;
-  ggml_tensor* inputs = ggml_new_tensor_3d(c, GGML_TYPE_F32, kWidth - 1 + kTokens, kChannels, kBatch);
-  ggml_tensor* weight = ggml_new_tensor_2d(c, GGML_TYPE_F32, kWidth, kChannels);
+  ggml_tensor* inputs = host.ggml_new_tensor_3d(c, GGML_TYPE_F32, kWidth - 1 + kTokens, kChannels, kBatch);
+  ggml_tensor* weight = host.ggml_new_tensor_2d(c, GGML_TYPE_F32, kWidth, kChannels);
   for (ggml_tensor* t : {inputs, weight}) numbers.fill(t);
-  return ggml_ssm_conv(c, inputs, weight);
+  return host.ggml_ssm_conv(c, inputs, weight);
 }
 
 /// Which of the table's operators are taken, and their numbers in this ggml.
@@ -213,9 +215,9 @@ ggml_op op_numbers[kOperators];
 }  // namespace
 
 const Operator kTable[kOperators] = {
-    {"FLASH_ATTN_EXT", plan_attention, run_attention, reduce_attention, sample_attention},
-    {"GATED_DELTA_NET", plan_delta_net, run_delta_net, nullptr, sample_delta_net},
-    {"SSM_CONV", plan_convolution, run_convolution, nullptr, sample_convolution},
+    {"FLASH_ATTN_EXT", plan_attention, run_attention, reduce_attention, {sample_f16, sample_bf16}},
+    {"GATED_DELTA_NET", plan_delta_net, run_delta_net, nullptr, {sample_delta_net, nullptr}},
+    {"SSM_CONV", plan_convolution, run_convolution, nullptr, {sample_convolution, nullptr}},
 };
 
 const Operator* operator_of(const ggml_tensor& node) {
@@ -230,14 +232,14 @@ void take_operators(unsigned bits) { taken = bits; }
 unsigned find_operators() {
   unsigned found = 0;
   for (int i = 0; i < kOperators; ++i) {
-    ggml_context* context = ggml_init({kSampleBytes, nullptr, false});
+    ggml_context* context = host.ggml_init({kSampleBytes, nullptr, false});
     if (context == nullptr) return 0;
-    const ggml_tensor* node = kTable[i].sample(context);
-    if (node != nullptr && std::strcmp(ggml_op_name(node->op), kTable[i].name) == 0) {
+    const ggml_tensor* node = kTable[i].samples[0](context);
+    if (node != nullptr && std::strcmp(host.ggml_op_name(node->op), kTable[i].name) == 0) {
       op_numbers[i] = node->op;
       found |= 1u << i;
     }
-    ggml_free(context);
+    host.ggml_free(context);
   }
   return found;
 }

@@ -31,8 +31,8 @@ struct Operator {
   bool (*plan)(const ggml_tensor& node, bool shapes_alone, Call* call);
   sa::Status (*run)(const Call& call, int64_t first, int64_t last, void* partial, const sa::Exec& exec);
   sa::Status (*reduce)(const Call& call, int64_t first, int64_t last, void* partial, const sa::Exec& exec);
-  /// A small node, whose arrays lie in the context; null where this ggml has no such operator.
-  ggml_tensor* (*sample)(ggml_context* context);
+  /// Small nodes, whose arrays lie in the context; one or two. The first is null where this ggml has no such operator.
+  ggml_tensor* (*samples[2])(ggml_context* context);
 };
 
 inline constexpr int kOperators = 3;

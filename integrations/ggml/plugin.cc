@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "device.h"
+#include "host.h"
 #include "interpose.h"
 #include "layout.h"
 #include "runner.h"
@@ -20,7 +21,7 @@
 namespace simdattn_ggml {
 namespace {
 
-ggml_backend_dev_t cpu_device() { return ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU); }
+ggml_backend_dev_t cpu_device() { return host.ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU); }
 
 /// All that the process would do, in another one.
 Verdict verdict() {
@@ -80,6 +81,13 @@ ggml_backend_reg_t refuse(const char* reason) {
   return nullptr;
 }
 
+ggml_backend_reg_t refuse_without(const char* function) {
+  char reason[160];
+  std::snprintf(reason, sizeof reason, "the program that loads it shows no %s, so its ggml is linked statically or old",
+                function);
+  return refuse(reason);
+}
+
 ggml_backend_reg_t load() {
   if (settings().wrong != nullptr) return refuse(settings().wrong);
   const Verdict v = try_in_child(verdict);
@@ -108,6 +116,8 @@ __attribute__((visibility("default"))) int ggml_backend_score(void) {
 
 /// A second call, as programs make that load all backends twice, returns what the first one did.
 __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init(void) {
+  static const char* const missing = simdattn_ggml::find_host(__builtin_return_address(0));
+  if (missing != nullptr) return simdattn_ggml::refuse_without(missing);
   if (simdattn_ggml::cpu_device() == nullptr) return simdattn_ggml::refuse("no CPU backend is loaded yet");
   static ggml_backend_reg_t once = simdattn_ggml::load();
   return once;

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <new>
 
+#include "host.h"
 #include "settings.h"
 
 namespace simdattn_ggml {
@@ -37,7 +38,7 @@ namespace {
 
 /// A range cannot fail after its plan, unless memory of the graph is overwritten meanwhile.
 void must(const sa::Status& status) {
-  if (!status.ok()) GGML_ABORT("simdattn: %s", status.detail);
+  if (!status.ok()) host.ggml_abort(__FILE__, __LINE__, "simdattn: %s", status.detail);
 }
 
 /// With SIMDATTN_GGML_LOG=1: what the library does not take, a few lines of it.
@@ -47,12 +48,13 @@ void report_left(const ggml_tensor& node) {
   char sources[320] = "";
   for (size_t i = 0, end = 0; i < 6 && node.src[i] != nullptr; ++i) {
     const ggml_tensor& t = *node.src[i];
-    const int n = std::snprintf(sources + end, sizeof sources - end, " %s[%lld,%lld,%lld,%lld]", ggml_type_name(t.type),
-                                static_cast<long long>(t.ne[0]), static_cast<long long>(t.ne[1]),
-                                static_cast<long long>(t.ne[2]), static_cast<long long>(t.ne[3]));
+    const int n =
+        std::snprintf(sources + end, sizeof sources - end, " %s[%lld,%lld,%lld,%lld]", host.ggml_type_name(t.type),
+                      static_cast<long long>(t.ne[0]), static_cast<long long>(t.ne[1]), static_cast<long long>(t.ne[2]),
+                      static_cast<long long>(t.ne[3]));
     end = std::min(sizeof sources - 1, end + static_cast<size_t>(std::max(n, 0)));
   }
-  say(GGML_LOG_LEVEL_INFO, "simdattn: left to ggml: %s of%s", ggml_op_name(node.op), sources);
+  say(GGML_LOG_LEVEL_INFO, "simdattn: left to ggml: %s of%s", host.ggml_op_name(node.op), sources);
 }
 
 void pause_a_little(int turn) {
@@ -107,20 +109,21 @@ Runner::Node* Runner::add_node() {
   nodes_.push_back(std::make_unique<Node>());
   Node* const node = nodes_.back().get();
   node->runner = this;
-  ggml_context* c = ggml_init({2 * ggml_tensor_overhead() + 256, nullptr, true});
+  ggml_context* c = host.ggml_init({2 * host.ggml_tensor_overhead() + 256, nullptr, true});
   if (c == nullptr) return nodes_.pop_back(), nullptr;
-  const ggml_tensor* t = ggml_custom_4d(c, GGML_TYPE_F32, 1, 1, 1, 1, nullptr, 0, run_custom, GGML_N_TASKS_MAX, node);
+  const ggml_tensor* t =
+      host.ggml_custom_4d(c, GGML_TYPE_F32, 1, 1, 1, 1, nullptr, 0, run_custom, GGML_N_TASKS_MAX, node);
   node->custom_op = t->op;
   std::memcpy(node->custom_params, t->op_params, sizeof node->custom_params);
-  ggml_free(c);
+  host.ggml_free(c);
   return node;
 }
 
 /// Plans every node that can be taken, and makes room. Returns how many there are.
 size_t Runner::plan(ggml_cgraph* graph) {
   size_t used = 0, workspace = 0, partial = 0;
-  for (int i = 0, n = ggml_graph_n_nodes(graph); i < n; ++i) {
-    ggml_tensor* tensor = ggml_graph_node(graph, i);
+  for (int i = 0, n = host.ggml_graph_n_nodes(graph); i < n; ++i) {
+    ggml_tensor* tensor = host.ggml_graph_node(graph, i);
     const Operator* op = operator_of(*tensor);
     if (op == nullptr) continue;
     Node* const node = used < nodes_.size() ? nodes_[used].get() : add_node();

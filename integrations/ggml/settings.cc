@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "host.h"
+
 namespace simdattn_ggml {
 namespace {
 
@@ -16,19 +18,33 @@ const char* variable(const char* name, const char* other) {
   return value != nullptr && *value != '\0' ? value : other;
 }
 
-/// Narrow arithmetic that this CPU only emulates would be slow: then there is a sentence.
-void set_arithmetic(Settings* s) {
+/// A sentence about an arithmetic that this target only emulates, which would be slow, with the targets that do not.
+const char* emulated(const char* arithmetic, sa::Arithmetic which, const sa::Target& target) {
+  static char text[1024];
+  int end = std::snprintf(text, sizeof text, "SIMDATTN_GGML_ARITHMETIC: %s has no instructions for %s; of this CPU, ",
+                          sa::target_name(target), arithmetic);
+  bool any = false;
+  for (const sa::Target* t : sa::targets()) {
+    if (!sa::target_runnable(*t) || !sa::target_native(*t, which)) continue;
+    end +=
+        std::snprintf(text + end, sizeof text - static_cast<size_t>(end), "%s%s", any ? ", " : "", sa::target_name(*t));
+    any = true;
+  }
+  std::snprintf(text + end, sizeof text - static_cast<size_t>(end), "%s", any ? " have" : "no target has");
+  return text;
+}
+
+void set_arithmetic(const sa::Target& target, Settings* s) {
   const char* const value = variable("SIMDATTN_GGML_ARITHMETIC", "f32");
   if (is(value, "f32")) return;
+  s->own_choice = is(value, "auto");
+  if (s->own_choice) return;
   if (!is(value, "bf16") && !is(value, "int8")) {
-    s->wrong = "SIMDATTN_GGML_ARITHMETIC is neither f32, bf16 nor int8";
+    s->wrong = "SIMDATTN_GGML_ARITHMETIC is neither auto, f32, bf16 nor int8";
     return;
   }
   s->arithmetic = is(value, "bf16") ? sa::Arithmetic::kBF16 : sa::Arithmetic::kInt8;
-  (void)sa::request_amx();  // where there is none, the other targets are as good as before
-  const sa::Target* target = nullptr;
-  if (sa::default_target(&target).ok() && sa::target_native(*target, s->arithmetic)) return;
-  s->wrong = "SIMDATTN_GGML_ARITHMETIC names an arithmetic for which this CPU has no instructions";
+  if (!sa::target_native(target, s->arithmetic)) s->wrong = emulated(value, s->arithmetic, target);
 }
 
 Settings read() {
@@ -43,8 +59,14 @@ Settings read() {
     s.wrong = "SIMDATTN_GGML is neither interpose, device nor off";
   }
   const sa::Target* target = nullptr;
-  if (!sa::default_target(&target).ok()) s.wrong = "SIMDATTN_TARGET names a target that cannot run here";
-  if (s.wrong == nullptr) set_arithmetic(&s);
+  sa::Status status = sa::default_target(&target);
+  // For other arithmetic than f32, or where SIMDATTN_TARGET names a target of AMX. Where there is none, the other
+  // targets are as good as before.
+  if (!status.ok() || !is(variable("SIMDATTN_GGML_ARITHMETIC", "f32"), "f32")) {
+    if (sa::request_amx().ok()) status = sa::default_target(&target);
+  }
+  if (!status.ok()) s.wrong = status.detail;  // with the names that can run
+  if (s.wrong == nullptr) set_arithmetic(*target, &s);
   if (s.wrong != nullptr) s.way = Way::kOff;
   return s;
 }
@@ -57,7 +79,7 @@ const Settings& settings() {
 }
 
 void say(ggml_log_level level, const char* format, ...) {
-  char line[512];
+  char line[1280];  // a list of targets is long
   va_list arguments;
   va_start(arguments, format);
   const int length = std::vsnprintf(line, sizeof line - 1, format, arguments);
@@ -66,7 +88,7 @@ void say(ggml_log_level level, const char* format, ...) {
   std::strcat(line, "\n");
   ggml_log_callback log = nullptr;
   void* user = nullptr;
-  ggml_log_get(&log, &user);
+  if (host.ggml_log_get != nullptr) host.ggml_log_get(&log, &user);
   if (log == nullptr || settings().log) {
     std::fputs(line, stderr);
   } else {

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "host.h"
 #include "layout.h"
 
 namespace {
@@ -103,6 +104,7 @@ struct LastLine {
 /// tells it.
 extern "C" __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init(void) {
   const char* const version = std::getenv("FAKE_GPU_VERSION");
+  if (simdattn_ggml::find_host(__builtin_return_address(0)) != nullptr) return nullptr;
   if (find_layout(&layout) != nullptr || version == nullptr) return nullptr;
   *reinterpret_cast<int*>(registration_words.data()) = std::atoi(version);
   set(&registration_words, layout.registration.get_name, registration_name);
