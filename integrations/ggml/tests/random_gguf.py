@@ -6,7 +6,7 @@
 TYPE: of the weights, Q4_0 or F32. Products with Q4_0 round what they multiply to eight bits, so that the last bits of attention
 reach the text much enlarged.
 
-Two layers of an 8B model: random_gguf.py OUT 2 4096 14336 32 8 32000. Needs gguf (Debian: python3-gguf).
+Two layers of an 8B model: random_gguf.py OUT 2 4096 14336 32 8 32000; all of it: with 32. Needs gguf (Debian: python3-gguf).
 """
 import sys
 
@@ -48,9 +48,17 @@ def main():
     w.add_eos_token_id(2)
     w.add_unk_token_id(0)
 
+    made = {}
+
     def add(name, rows, columns, deviation, kind=weights):
-        x = random.standard_normal((rows, columns), dtype=np.float32) * np.float32(deviation)
-        w.add_tensor(name + '.weight', quants.quantize(x, kind), raw_dtype=kind)
+        # Making 32 layers takes minutes, and no figure of speed depends on their being different: from the fifth on
+        # they are those before, at places of their own in the file.
+        layer, _, part = name.removeprefix('blk.').partition('.')
+        key = (part, int(layer) % 4) if part else name
+        if key not in made:
+            x = random.standard_normal((rows, columns), dtype=np.float32) * np.float32(deviation)
+            made[key] = quants.quantize(x, kind)
+        w.add_tensor(name + '.weight', made[key], raw_dtype=kind)
 
     def ones(name):
         w.add_tensor(name + '.weight', np.ones(width, np.float32))
