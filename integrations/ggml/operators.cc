@@ -45,7 +45,9 @@ bool plan_attention(const ggml_tensor& node, bool shapes_alone, Call* call) {
   if (!ggml_attention(node, call->slopes, &problem)) return false;
   if (shapes_alone) drop_arrays(&problem);
   problem.arithmetic = arithmetic_of(problem);
-  if (!sa::attention_plan(problem, &call->attention).ok()) return false;
+  sa::Exec exec;
+  exec.threads = call->threads;
+  if (!sa::attention_plan(problem, &call->attention, exec).ok()) return false;
   call->tasks = call->attention.tasks;
   call->reductions = call->attention.reduce_tasks;
   call->workspace_bytes = call->attention.workspace_bytes;

@@ -14,6 +14,7 @@ namespace simdattn_ggml {
 /// A node as calls of the library: each of `tasks` once, on any threads, and when all are done each of `reductions`
 /// once.
 struct Call {
+  int64_t threads = 0;  // that will run it; 0: not known. Set before it is planned, and no result depends on it
   int64_t tasks = 0;
   int64_t reductions = 0;
   size_t workspace_bytes = 0;  // of each thread

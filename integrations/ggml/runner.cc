@@ -82,6 +82,7 @@ void take_parts(std::atomic<int64_t>* next, int64_t total, int nth, const F& f) 
 
 void Runner::Node::run(int ith, int nth) {
   if (static_cast<size_t>(ith) >= runner->workspaces_.size()) return;
+  if (ith == 0) runner->threads_.store(nth, std::memory_order_relaxed);
   sa::Exec exec;
   exec.workspace = runner->workspaces_[static_cast<size_t>(ith)].at_least(call.workspace_bytes);
   exec.workspace_bytes = call.workspace_bytes;
@@ -128,6 +129,7 @@ size_t Runner::plan(ggml_cgraph* graph) {
     if (op == nullptr) continue;
     Node* const node = used < nodes_.size() ? nodes_[used].get() : add_node();
     if (node == nullptr) return 0;
+    node->call.threads = threads_.load(std::memory_order_relaxed);
     if (!op->plan(*tensor, false, &node->call)) {
       report_left(*tensor);
       continue;

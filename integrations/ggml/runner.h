@@ -42,6 +42,8 @@ class Runner {
   std::vector<std::unique_ptr<Node>> nodes_;  // op_params hold their addresses
   std::vector<ThreadMemory> workspaces_;
   Memory partial_;
+  /// Of the last graph, because ggml tells a graph's threads to its nodes alone; 0: none yet.
+  std::atomic<int> threads_{0};
 };
 
 }  // namespace simdattn_ggml
