@@ -7,11 +7,12 @@ namespace {
 
 // ---- The operators --------------------------------------------------------------------------------------------------
 
-/// An attribute, and the member that takes it; neither member: it changes nothing here, or examine() looks at its node.
+/// An attribute, and the member that takes it; no member: it changes nothing here, or examine() looks at its node.
 struct Attribute {
   const char* name;
   int64_t Node::* integer = nullptr;
   float Node::* number = nullptr;
+  std::string Node::* word = nullptr;
 };
 
 struct Operator {
@@ -91,6 +92,29 @@ const Operator kOperators[] = {
      {{"num_heads", &Node::num_heads},
       {"interleaved", &Node::interleaved},
       {"rotary_embedding_dim", &Node::rotary_embedding_dim}}},
+    {"com.microsoft",
+     "LinearAttention",
+     Kind::kLinear,
+     1,
+     kAnyVersion,
+     6,
+     {"query", "key", "value", "past_state", "decay", "beta"},
+     {{"q_num_heads", &Node::num_heads},
+      {"kv_num_heads", &Node::kv_num_heads},
+      {"scale", nullptr, &Node::scale},
+      {"update_rule", nullptr, nullptr, &Node::update_rule},
+      {"chunk_size"}}},  // how another kernel divides its work
+    {"com.microsoft",
+     "CausalConvWithState",
+     Kind::kConv,
+     1,
+     kAnyVersion,
+     4,
+     {"input", "weight", "bias", "past_state"},
+     {{"activation", nullptr, nullptr, &Node::activation},
+      {"ndim", &Node::ndim},
+      {"dilation", &Node::dilation},
+      {"channels_last", &Node::channels_last}}},
 };
 
 const Operator* operator_of(const OrtNode* node) {
@@ -106,6 +130,17 @@ const Operator* operator_of(const OrtNode* node) {
 
 // ---- Attributes -----------------------------------------------------------------------------------------------------
 
+std::string text_of(const OrtOpAttr* attribute) {
+  std::string text(64, '\0');
+  size_t bytes = 0;
+  OrtStatus* const status = host.api->ReadOpAttr(attribute, ORT_OP_ATTR_STRING, text.data(), text.size() - 1, &bytes);
+  if (status != nullptr) {  // it is longer than every word that is known
+    host.api->ReleaseStatus(status);
+    return "?";
+  }
+  return text.c_str();
+}
+
 /// ONNX Runtime gives a node the attributes that it does not have, with their defaults. So those of newer versions are
 /// there without being used: zeros and the words for nothing.
 bool is_off(const OrtOpAttr* attribute) {
@@ -118,10 +153,8 @@ bool is_off(const OrtOpAttr* attribute) {
     return value == 0;
   }
   if (type != ORT_OP_ATTR_STRING) return false;
-  char text[8] = "";
-  OrtStatus* const status = host.api->ReadOpAttr(attribute, type, text, sizeof text - 1, &bytes);
-  if (status != nullptr) host.api->ReleaseStatus(status);  // it is longer
-  return status == nullptr && (text[0] == '\0' || std::strncmp(text, "NONE", 4) == 0);
+  const std::string text = text_of(attribute);
+  return text.empty() || text == "NONE";
 }
 
 /// False: `reason` names an attribute that the library does not know.
@@ -147,6 +180,7 @@ bool read_attributes(const OrtNode* node, const Operator& op, Node* result, std:
       check(host.api->ReadOpAttr(attribute, ORT_OP_ATTR_INT, &(result->*known->integer), sizeof(int64_t), &bytes));
     if (known->number != nullptr)
       check(host.api->ReadOpAttr(attribute, ORT_OP_ATTR_FLOAT, &(result->*known->number), sizeof(float), &bytes));
+    if (known->word != nullptr) result->*known->word = text_of(attribute);
   }
   return true;
 }
@@ -194,6 +228,13 @@ Known known_of(const OrtValueInfo* info) {
 
 // ---- Which nodes ----------------------------------------------------------------------------------------------------
 
+/// Two to 32 rows, if the model says how many: a call costs more than they do.
+bool is_short(const Known& query) {
+  if (query.dims.size() < 3) return false;
+  const int64_t rows = query.dims[query.dims.size() - 2];
+  return rows > 1 && rows <= 32;
+}
+
 /// Why a node of each kind is left; null: it is taken.
 const char* why_not_group_query(const Node& node, const Values& in, const Values& out) {
   if (out.has(3)) return "the output output_qk";
@@ -224,19 +265,50 @@ const char* why_not_multi_head(const Node& node, const Values& in, const Values&
 }
 
 const char* why_not_attention(const Node& node, const Values& in, const Values& out) {
+  const Known query = known_of(in.infos[0]);
+  if (query.element == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT && !in.has(4) && is_short(query))
+    return "few rows without a past, for which ONNX Runtime is as fast";
   if (out.has(3)) return "the output qk_matmul_output";
   if (in.has(4) != in.has(5)) return "one of past_key and past_value alone";
   if (in.has(4) && (!out.has(1) || !out.has(2))) return "a past without a present";
-  // Versions of the operator differ in what comes first, and in where rows of a causal mask stand.
-  if (node.softcap != 0 && (node.causal != 0 || in.has(3) || in.has(6))) return "softcap with masked keys";
+  // Before 1.30 ONNX Runtime adds masks before the softcap, which makes masked keys visible, and versions differ in
+  // where rows of a causal mask stand beside lengths.
+  if (host.minor < 30 && node.softcap != 0 && (node.causal != 0 || in.has(3) || in.has(6)))
+    return "softcap with masked keys, whose order is another one before 1.30";
   if (node.causal != 0 && in.has(6)) return "is_causal with nonpad_kv_seqlen";
   return nullptr;
 }
 
 const char* why_not_rotary(const Node& node, const Values& in, const Values&) {
   if (node.scale != 1) return "a scale";
-  const bool f32 = known_of(in.infos[0]).element == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+  const Known x = known_of(in.infos[0]);
+  const bool f32 = x.element == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+  const bool one_row = x.dims.size() >= 3 && x.dims[x.dims.size() - 2] == 1;
+  if (one_row && node.interleaved == 0) return "one row, for which ONNX Runtime is as fast";
   if (f32 && node.interleaved == 0) return "halves of float rows, for which ONNX Runtime is as fast";
+  return nullptr;
+}
+
+const char* why_not_linear(const Node& node, const Values& in, const Values& out) {
+  if (!in.has(1) || !in.has(2)) return "no key and value";
+  if (!out.has(1)) return "no present_state";
+  if (known_of(out.infos[1]).element != ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT) return "a state that is not float";
+  const Known query = known_of(in.infos[0]);
+  const bool delta = node.update_rule == "delta" || node.update_rule == "gated_delta";
+  if (delta && query.dims.size() == 3 && query.dims[1] == 1 && query.element == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT)
+    return "a token by the delta rule, for which ONNX Runtime is as fast";
+  for (const char* rule : {"linear", "gated", "delta", "gated_delta"}) {
+    if (node.update_rule == rule) return nullptr;
+  }
+  return "its update_rule";
+}
+
+const char* why_not_conv(const Node& node, const Values& in, const Values& out) {
+  if (!in.has(1)) return "no weight";
+  if (!out.has(1)) return "no present_state";
+  if (node.ndim != 1) return "ndim other than 1";
+  if (node.dilation != 1) return "a dilation";
+  if (node.activation != "none" && node.activation != "silu" && node.activation != "swish") return "its activation";
   return nullptr;
 }
 
@@ -277,7 +349,7 @@ Verdict examine(const OrtNode* node, Node* result, std::string* reason) {
   }
   if (!read_attributes(node, *op, result, reason)) return Verdict::kLeft;
   constexpr const char* (*kWhyNot[])(const Node&, const Values&, const Values&) = {
-      why_not_group_query, why_not_multi_head, why_not_attention, why_not_rotary};
+      why_not_group_query, why_not_multi_head, why_not_attention, why_not_rotary, why_not_linear, why_not_conv};
   const char* const why = kWhyNot[static_cast<size_t>(op->kind)](*result, in, out);
   return why != nullptr ? leave(why) : Verdict::kTaken;
 }

@@ -10,7 +10,7 @@
 
 namespace simdattn_onnxruntime {
 
-enum class Kind { kGroupQuery, kMultiHead, kAttention, kRotary };
+enum class Kind { kGroupQuery, kMultiHead, kAttention, kRotary, kLinear, kConv };
 
 inline constexpr int kInputs = 16, kOutputs = 4;
 
@@ -24,7 +24,9 @@ struct Node {
   int64_t num_heads = 0, kv_num_heads = 0, local_window_size = -1;
   int64_t do_rotary = 0, interleaved = 0, rotary_embedding_dim = 0;
   int64_t smooth_softmax = 0, causal = 0;
+  int64_t ndim = 1, dilation = 1, channels_last = 0;
   float scale = 0, softcap = 0, mask_filter_value = -10000;
+  std::string update_rule = "gated_delta", activation = "none";
   /// Which input of the node that ONNX Runtime runs is input i of the operator; -1: absent.
   std::array<int, kInputs> input;
   std::array<int, kOutputs> output;

@@ -29,7 +29,8 @@ struct Compiled : OrtNodeComputeInfo {
   }
 
   OrtStatus* run(OrtKernelContext* context) const noexcept {
-    constexpr void (*kRun[])(Call*) = {group_query_attention, multi_head_attention, attention, rotary_embedding};
+    constexpr void (*kRun[])(Call*) = {group_query_attention, multi_head_attention, attention,
+                                       rotary_embedding,      linear_attention,     causal_conv};
     return guarded([&] {
       Call call(node, settings, context);
       kRun[static_cast<size_t>(node.kind)](&call);

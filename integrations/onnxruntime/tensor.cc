@@ -53,29 +53,6 @@ int64_t most_threads() {
   return n;
 }
 
-/// The tasks of a plan. Threads take them as they come: a thread that is late takes none, and no other one waits for
-/// it.
-struct Work {
-  const sa::Plan* plan;
-  void* partial;
-  int64_t tasks, step;
-  bool reduce;
-  std::atomic<int64_t> next{0};
-  std::atomic<const char*> failed{nullptr};
-
-  void share() {
-    sa::Exec exec;
-    exec.workspace = workspace_of_thread(plan->workspace_bytes);
-    exec.workspace_bytes = exec.workspace != nullptr ? plan->workspace_bytes : 0;
-    for (int64_t first; (first = next.fetch_add(step, std::memory_order_relaxed)) < tasks;) {
-      const int64_t last = std::min(first + step, tasks);
-      const sa::Status s = reduce ? sa::attention_reduce(*plan, first, last, partial, plan->partial_bytes, exec)
-                                  : sa::attention_range(*plan, first, last, partial, plan->partial_bytes, exec);
-      if (!s.ok()) failed.store(s.detail);
-    }
-  }
-};
-
 }  // namespace
 
 bool is_float(ONNXTensorElementDataType element, sa::DType* type) {
@@ -114,25 +91,21 @@ Tensor Call::input(int index, std::initializer_list<int64_t> shape) const {
   return t;
 }
 
-void Call::expect(int index, const Tensor& t, std::initializer_list<int64_t> shape) const {
-  bool same = static_cast<size_t>(t.rank) == shape.size();
-  size_t i = 0;
-  for (const int64_t n : shape) {
-    same = same && (n < 0 || t.dim[i] == n);
-    ++i;
-  }
+void Call::expect(int index, const Tensor& t, const int64_t* shape, size_t rank) const {
+  bool same = static_cast<size_t>(t.rank) == rank;
+  for (size_t i = 0; same && i < rank; ++i) same = shape[i] < 0 || t.dim[i] == shape[i];
   if (!same) {
     refuse(index, "has shape " + text_of(t.dim.data(), static_cast<size_t>(t.rank)) + " in the place of " +
-                      text_of(shape.begin(), shape.size()));
+                      text_of(shape, rank));
   }
 }
 
-Tensor Call::output(int index, std::initializer_list<int64_t> shape) const {
+Tensor Call::output(int index, const int64_t* shape, size_t rank) const {
   const int at = node.output[static_cast<size_t>(index)];
   if (at < 0 || static_cast<size_t>(at) >= outputs_) return {};
   OrtValue* value = nullptr;
   simdattn_onnxruntime::check(
-      host.api->KernelContext_GetOutput(context_, static_cast<size_t>(at), shape.begin(), shape.size(), &value));
+      host.api->KernelContext_GetOutput(context_, static_cast<size_t>(at), shape, rank, &value));
   return tensor_of(value);
 }
 
@@ -176,24 +149,47 @@ void Call::parallel_for(void (*job)(void*, size_t), int64_t jobs, void* data) co
   simdattn_onnxruntime::check(host.api->KernelContext_ParallelFor(context_, job, static_cast<size_t>(jobs), 0, data));
 }
 
+void Call::share_tasks(int64_t tasks, size_t workspace_bytes, Tasks range, const void* of) const {
+  // Threads take tasks as they come: a thread that is late takes none, and no other one waits for it. Eight parts a
+  // thread let the threads end together although rows of a mask take unlike times.
+  struct Work {
+    int64_t tasks, step;
+    size_t workspace_bytes;
+    Tasks range;
+    const void* of;
+    std::atomic<int64_t> next{0};
+    std::atomic<const char*> failed{nullptr};
+  } all{tasks, std::max<int64_t>(1, tasks / (most_threads() * 8)), workspace_bytes, range, of};
+  const auto work = [](void* data, size_t) {
+    auto& w = *static_cast<Work*>(data);
+    sa::Exec exec;
+    exec.workspace = workspace_of_thread(w.workspace_bytes);
+    exec.workspace_bytes = exec.workspace != nullptr ? w.workspace_bytes : 0;
+    for (int64_t first; (first = w.next.fetch_add(w.step, std::memory_order_relaxed)) < w.tasks;) {
+      const sa::Status s = w.range(w.of, first, std::min(first + w.step, w.tasks), exec);
+      if (!s.ok()) w.failed.store(s.detail);
+    }
+  };
+  const int64_t shares = std::min(tasks, most_threads());
+  if (shares > 1) {
+    parallel_for(work, shares, &all);
+  } else if (tasks > 0) {
+    work(&all, 0);
+  }
+  if (const char* const detail = all.failed.load()) fail(ORT_FAIL, node.name + ": " + detail);
+}
+
 void Call::run(sa::AttentionProblem* problem) {
   problem->arithmetic = arithmetic_of(settings, *problem);
   sa::Plan plan;
   check(sa::attention_plan(*problem, &plan));
   void* const partial = plan.partial_bytes != 0 ? room<char>(static_cast<int64_t>(plan.partial_bytes)) : nullptr;
-  for (const bool reduce : {false, true}) {
-    const int64_t tasks = reduce ? plan.reduce_tasks : plan.tasks;
-    if (tasks == 0) continue;
-    // Eight parts a thread let the threads end together although rows of a mask take unlike times.
-    Work work{&plan, partial, tasks, std::max<int64_t>(1, tasks / (most_threads() * 8)), reduce};
-    const int64_t shares = std::min(tasks, most_threads());
-    if (shares == 1) {
-      work.share();
-    } else {
-      parallel_for([](void* w, size_t) { static_cast<Work*>(w)->share(); }, shares, &work);
-    }
-    if (const char* const detail = work.failed.load()) fail(ORT_FAIL, node.name + ": " + detail);
-  }
+  share(plan.tasks, plan.workspace_bytes, [&](int64_t first, int64_t last, const sa::Exec& exec) {
+    return sa::attention_range(plan, first, last, partial, plan.partial_bytes, exec);
+  });
+  share(plan.reduce_tasks, plan.workspace_bytes, [&](int64_t first, int64_t last, const sa::Exec& exec) {
+    return sa::attention_reduce(plan, first, last, partial, plan.partial_bytes, exec);
+  });
 }
 
 }  // namespace simdattn_onnxruntime

@@ -47,8 +47,14 @@ class Call {
   Tensor input(int index) const;
   /// Input `index` with this shape, where -1 stands for any number; fails where it is another one or absent.
   Tensor input(int index, std::initializer_list<int64_t> shape) const;
-  void expect(int index, const Tensor& t, std::initializer_list<int64_t> shape) const;
-  Tensor output(int index, std::initializer_list<int64_t> shape) const;
+  void expect(int index, const Tensor& t, std::initializer_list<int64_t> shape) const {
+    expect(index, t, shape.begin(), shape.size());
+  }
+  void expect(int index, const Tensor& t, const int64_t* shape, size_t rank) const;
+  Tensor output(int index, std::initializer_list<int64_t> shape) const {
+    return output(index, shape.begin(), shape.size());
+  }
+  Tensor output(int index, const int64_t* shape, size_t rank) const;
   /// Floating-point numbers of an input.
   sa::DType type_of(int index, const Tensor& t) const;
   /// Throws a status that names the node, the input and the rule that it breaks.
@@ -84,10 +90,23 @@ class Call {
     return detail == nullptr ? sa::Status{} : sa::Status{sa::Code::kShape, detail};
   }
 
+  /// run(first, last, exec) for all of tasks 0 .. tasks - 1, by the threads of the session; exec has a workspace of its
+  /// thread.
+  template <class F>
+  void share(int64_t tasks, size_t workspace_bytes, const F& run) const {
+    share_tasks(
+        tasks, workspace_bytes,
+        [](const void* f, int64_t first, int64_t last, const sa::Exec& exec) {
+          return (*static_cast<const F*>(f))(first, last, exec);
+        },
+        &run);
+  }
   /// Attention, by the threads of the session.
   void run(sa::AttentionProblem* problem);
 
  private:
+  using Tasks = sa::Status (*)(const void*, int64_t first, int64_t last, const sa::Exec&);
+  void share_tasks(int64_t tasks, size_t workspace_bytes, Tasks range, const void* of) const;
   void* allocate(size_t bytes);
   void parallel_for(void (*job)(void*, size_t), int64_t jobs, void* data) const;
 

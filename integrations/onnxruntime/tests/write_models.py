@@ -14,6 +14,10 @@ TABLES = [('cos', F, [32, D // 2]), ('sin', F, [32, D // 2])]
 ATTENTION = [('Q', F, ['b', HQ, 'n', D]), ('K', F, ['b', HK, 'n', D]), ('V', F, ['b', HK, 'n', D])]
 PAST = [('past_key', F, CACHE), ('past_value', F, CACHE)]
 MHA = [('query', F, ['b', 'n', HQ * D]), ('key', F, ['b', 'n', HQ * D]), ('value', F, ['b', 'n', HQ * D])]
+LINEAR = [('query', F, ['b', 'n', HK * 8]), ('key', F, ['b', 'n', HK * 8]), ('value', F, ['b', 'n', HQ * D]),
+          ('past_state', F, ['b', HQ, 8, D]), ('decay', F, ['b', 'n', HQ]), ('beta', F, ['b', 'n', HQ])]
+CHANNELS = [('decay', F, ['b', 'n', HQ * 8])]
+CONV = [('input', F, ['b', 200, 'n']), ('weight', F, [200, 1, 4]), ('bias', F, [200]), ('past_state', F, ['b', 200, 3])]
 PRESENT = ['present_key', 'present_value']
 
 MODELS = {  # operator, domain, opset, inputs (None: absent), outputs, attributes
@@ -22,6 +26,16 @@ MODELS = {  # operator, domain, opset, inputs (None: absent), outputs, attribute
     'gqa_rotary': ('GroupQueryAttention', 'com.microsoft', 17, GQA + TABLES, ['out', *PRESENT], {'do_rotary': 1, 'softcap': 2.0}),
     'attention_23': ('Attention', '', 23, ATTENTION + [None] + PAST, ['out', *PRESENT], {'is_causal': 1}),
     'attention_24': ('Attention', '', 24, ATTENTION + [('mask', F, ['n', 'n'])], ['out'], {}),
+    'attention_23_softcap_mask': ('Attention', '', 23, ATTENTION + [('mask', F, ['n', 'n'])], ['out'], {'softcap': 1.0}),
+    'attention_23_softcap_causal': ('Attention', '', 23, ATTENTION, ['out'], {'softcap': 1.0, 'is_causal': 1}),
+    'attention_24_softcap_mask': ('Attention', '', 24, ATTENTION + [('mask', F, ['n', 'n'])], ['out'], {'softcap': 1.0}),
+    'attention_24_softcap_causal': ('Attention', '', 24, ATTENTION, ['out'], {'softcap': 1.0, 'is_causal': 1}),
+    'linear_gated_delta': ('LinearAttention', 'com.microsoft', 17, LINEAR, ['out', 'present_state'], {'update_rule': 'gated_delta'}),
+    'linear_delta': ('LinearAttention', 'com.microsoft', 17, LINEAR, ['out', 'present_state'], {'update_rule': 'delta', 'scale': 0.5}),
+    'linear_gated': ('LinearAttention', 'com.microsoft', 17, LINEAR[:4] + CHANNELS, ['out', 'present_state'], {'update_rule': 'gated'}),
+    'linear': ('LinearAttention', 'com.microsoft', 17, LINEAR[:3], ['out', 'present_state'], {'update_rule': 'linear'}),
+    'conv': ('CausalConvWithState', 'com.microsoft', 17, CONV, ['out', 'present_state'], {'activation': 'silu'}),
+    'conv_without_past': ('CausalConvWithState', 'com.microsoft', 17, CONV[:2], ['out', 'present_state'], {}),
     'mha': ('MultiHeadAttention', 'com.microsoft', 17, MHA, ['out'], {'unidirectional': 1}),
     'rotary': ('RotaryEmbedding', '', 23, [('X', F, ['b', HQ, 'n', D]), *TABLES, ('ids', I64, ['b', 'n'])], ['out'], {'interleaved': 1}),
 }
@@ -36,6 +50,8 @@ def main():
             attributes.update(num_heads=HQ, kv_num_heads=HK)
         elif op == 'MultiHeadAttention':
             attributes.update(num_heads=HQ)
+        elif op == 'LinearAttention':
+            attributes.update(q_num_heads=HK, kv_num_heads=HQ)
         node = helper.make_node(op, [i[0] if i else '' for i in inputs], outputs, domain=domain, name=name, **attributes)
         graph = helper.make_graph([node], name, [helper.make_tensor_value_info(*i) for i in inputs if i],
                                   [helper.make_tensor_value_info(o, F, None) for o in outputs])
