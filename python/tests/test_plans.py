@@ -71,10 +71,10 @@ def run():
 runner = threading.Thread(target=run)
 runner.start()
 start, n = time.monotonic(), 0
-while time.monotonic() - start < 2: plan.bind(*(x.copy() for x in problems[n % 2])); n += 1
+while time.monotonic() - start < 2 or n <= 10: plan.bind(*(x.copy() for x in problems[n % 2])); n += 1
 stop.append(1)
 runner.join()
-assert not wrong and n > 10, (wrong, n)
+assert not wrong, (wrong, n)
 '''
     subprocess.run([sys.executable, '-c', program], check=True)
 
