@@ -12,24 +12,20 @@
 namespace simdattn_ggml {
 namespace {
 
-bool has_sources(const ggml_tensor& node, int n) {
+/// The first n sources are there, and unless shapes alone count every array is: a run that fails later would be too
+/// late.
+bool has_sources(const ggml_tensor& node, int n, bool shapes_alone) {
   for (int i = 0; i < n; ++i) {
     if (node.src[i] == nullptr) return false;
   }
-  return true;
+  if (shapes_alone) return true;
+  for (const ggml_tensor* source : node.src) {
+    if (source != nullptr && source->data == nullptr) return false;
+  }
+  return node.data != nullptr;
 }
 
 // ---- FLASH_ATTN_EXT -------------------------------------------------------------------------------------------------
-
-/// Without its arrays, of which only sizes and strides are known while ggml chooses a backend.
-void drop_arrays(sa::AttentionProblem* p) {
-  p->q.data = nullptr;
-  p->k.data = p->v.data = nullptr;
-  p->out.data = nullptr;
-  p->scoring.bias = {};
-  p->scoring.bias_scale = nullptr;
-  p->scoring.sinks = nullptr;
-}
 
 /// ggml rounds queries to the type of the keys before it multiplies, so for a cache of bf16 the library chooses as for
 /// queries of bf16. It never chooses less than f32 for other caches, whose numbers have more bits than bf16.
@@ -40,10 +36,11 @@ sa::Arithmetic arithmetic_of(const sa::AttentionProblem& p) {
 }
 
 bool plan_attention(const ggml_tensor& node, bool shapes_alone, Call* call) {
-  if (!has_sources(node, 3)) return false;
+  if (!has_sources(node, 3, shapes_alone)) return false;
   sa::AttentionProblem problem;
   if (!ggml_attention(node, call->slopes, &problem)) return false;
-  if (shapes_alone) drop_arrays(&problem);
+  // While ggml chooses a backend, arrays are missing or lie anywhere. A plan without its output counts on none of them.
+  if (shapes_alone) problem.out.data = nullptr;
   problem.arithmetic = arithmetic_of(problem);
   sa::Exec exec;
   exec.threads = call->threads;
@@ -80,7 +77,7 @@ constexpr int64_t kSnapshotTokens = 4;
 
 bool plan_delta_net(const ggml_tensor& node, bool shapes_alone, Call* call) {
   call->delta_net = {};
-  if (!has_sources(node, 6) || !ggml_delta_net(node, &call->delta_net)) return false;
+  if (!has_sources(node, 6, shapes_alone) || !ggml_delta_net(node, &call->delta_net)) return false;
   if (call->delta_net.states.data != nullptr && call->delta_net.q.shape[2] < kSnapshotTokens) return false;
   call->tasks = sa::linear_attention_tasks(call->delta_net);
   call->reductions = 0;
@@ -113,7 +110,7 @@ bool convolution_may_run(const sa::CausalConvProblem& problem) {
 
 bool plan_convolution(const ggml_tensor& node, bool shapes_alone, Call* call) {
   call->convolution = {};
-  if (!has_sources(node, 2) || !ggml_ssm_conv(node, &call->convolution)) return false;
+  if (!has_sources(node, 2, shapes_alone) || !ggml_ssm_conv(node, &call->convolution)) return false;
   call->tasks = (call->convolution.x.shape[1] + kSlice - 1) / kSlice;
   call->reductions = 0;
   call->workspace_bytes = call->partial_bytes = 0;

@@ -52,17 +52,19 @@ inline double error(const Floats& a, const Floats& b) {
 /// What test-backend-ops allows.
 constexpr double kMostError = 5e-4;
 
-/// x, then for each layer x += W' attention(W x) over a cache.
+/// x, then for each layer x += W' attention(W x) over a cache. `matrices`: buffers for W and W', which are then q4_0.
 class Graph {
  public:
-  explicit Graph(unsigned seed, int layers = 0);
+  explicit Graph(unsigned seed, int layers = 0, ggml_backend_buffer_type_t matrices = nullptr);
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
   ~Graph() {
     if (own_ != nullptr) ggml_backend_buffer_free(own_);
     ggml_backend_buffer_free(weights_buffer_);
+    ggml_backend_buffer_free(matrices_buffer_);
     ggml_free(nodes_);
     ggml_free(weights_);
+    ggml_free(matrices_);
   }
 
   /// Memory of its own for every node, where no scheduler gives it.
@@ -97,6 +99,7 @@ class Graph {
   ggml_cgraph* graph = nullptr;
   std::vector<ggml_tensor*> flash;
   std::string text;  // what is in it
+  int queries = 0;
 
  private:
   static constexpr int kWidth = 64;
@@ -105,8 +108,8 @@ class Graph {
   void fill(ggml_tensor* t, float size);
 
   std::minstd_rand random_;
-  ggml_context *weights_, *nodes_;
-  ggml_backend_buffer_t weights_buffer_, own_ = nullptr;
+  ggml_context *matrices_, *weights_, *nodes_;
+  ggml_backend_buffer_t matrices_buffer_, weights_buffer_, own_ = nullptr;
   ggml_tensor *x_, *mask_, *out_;
   Floats inputs_;
   std::vector<ggml_fp16_t> masks_;
@@ -115,19 +118,19 @@ class Graph {
 inline void Graph::fill(ggml_tensor* t, float size) {
   Floats x(static_cast<size_t>(ggml_nelements(t)));
   for (float& y : x) y = number(size);
-  if (t->type == GGML_TYPE_F32) {
-    std::memcpy(t->data, x.data(), ggml_nbytes(t));
-  } else {
-    ggml_quantize_chunk(t->type, x.data(), t->data, 0, ggml_nrows(t), t->ne[0], nullptr);
-  }
+  if (t->type == GGML_TYPE_F32) return ggml_backend_tensor_set(t, x.data(), 0, ggml_nbytes(t));
+  std::vector<char> blocks(ggml_nrows(t) * ggml_row_size(t->type, t->ne[0]));
+  ggml_quantize_chunk(t->type, x.data(), blocks.data(), 0, ggml_nrows(t), t->ne[0], nullptr);
+  ggml_backend_tensor_set(t, blocks.data(), 0, blocks.size());
 }
 
-inline Graph::Graph(unsigned seed, int layers) : random_(seed) {
+inline Graph::Graph(unsigned seed, int layers, ggml_backend_buffer_type_t matrices) : random_(seed) {
   constexpr ggml_type kTypes[] = {GGML_TYPE_F16,  GGML_TYPE_F32,  GGML_TYPE_BF16, GGML_TYPE_Q8_0,  GGML_TYPE_Q4_0,
                                   GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1, GGML_TYPE_IQ4_NL};
   const ggml_type k_type = kTypes[random_() % 9], v_type = random_() % 2 != 0 ? k_type : kTypes[random_() % 9];
   const int d = pick({64, 128, 256}), kv_heads = pick({1, 2, 4}), heads = kv_heads * pick({1, 2, 4, 8});
-  const int keys = pick({32, 256, 257, 1000, 2048}), queries = pick({1, 1, 2, 7, 64, 130});
+  const int keys = pick({32, 256, 257, 1000, 2048});
+  queries = pick({1, 1, 2, 7, 64, 130});
   if (layers == 0) layers = pick({1, 3});
   const float softcap = random_() % 4 != 0 ? 0.0f : 30.0f, bias = random_() % 4 != 0 ? 0.0f : 8.0f;
   const bool with_sinks = random_() % 3 == 0;
@@ -138,9 +141,16 @@ inline Graph::Graph(unsigned seed, int layers) : random_(seed) {
                 static_cast<double>(softcap), static_cast<double>(bias), with_sinks, layers, seed);
   text = line;
 
+  matrices_ = ggml_init({size_t{1} << 20, nullptr, true});
+  const ggml_type type = matrices != nullptr ? GGML_TYPE_Q4_0 : GGML_TYPE_F32;
+  ggml_tensor* in = ggml_new_tensor_2d(matrices_, type, kWidth, d * heads);
+  ggml_tensor* out = ggml_new_tensor_2d(matrices_, type, d * heads, kWidth);
+  matrices_buffer_ = ggml_backend_alloc_ctx_tensors_from_buft(
+      matrices_, matrices != nullptr ? matrices : ggml_backend_cpu_buffer_type());
+  ggml_backend_buffer_set_usage(matrices_buffer_, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+  fill(in, 0.125f);
+  fill(out, 1 / std::sqrt(static_cast<float>(d * heads)));
   weights_ = ggml_init({size_t{1} << 20, nullptr, true});
-  ggml_tensor* in = ggml_new_tensor_2d(weights_, GGML_TYPE_F32, kWidth, d * heads);
-  ggml_tensor* out = ggml_new_tensor_2d(weights_, GGML_TYPE_F32, d * heads, kWidth);
   ggml_tensor* sinks = ggml_new_tensor_1d(weights_, GGML_TYPE_F32, heads);
   std::vector<ggml_tensor*> k, v;
   for (int l = 0; l < layers; ++l) {
@@ -150,7 +160,7 @@ inline Graph::Graph(unsigned seed, int layers) : random_(seed) {
   weights_buffer_ = ggml_backend_alloc_ctx_tensors_from_buft(weights_, ggml_backend_cpu_buffer_type());
   ggml_backend_buffer_set_usage(weights_buffer_, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
   for (ggml_tensor* t = ggml_get_first_tensor(weights_); t != nullptr; t = ggml_get_next_tensor(weights_, t)) {
-    fill(t, t == in ? 0.125f : t == out ? 1 / std::sqrt(static_cast<float>(d * heads)) : 1.0f);
+    fill(t, 1);
   }
 
   inputs_.resize(static_cast<size_t>(kWidth * queries));
