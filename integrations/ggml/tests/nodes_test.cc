@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "../host.h"
 #include "../operators.h"
 #include "graphs.h"
 #include "tests/support/pages.h"
@@ -111,9 +112,10 @@ void make_attention(Random& random, Node* n) {
   const int rows = (queries + 63) / 64 * 64;  // ggml 0.9 wants so many
   ggml_tensor* mask = random.coin() ? ggml_new_tensor_2d(c, GGML_TYPE_F16, keys, rows) : nullptr;
   ggml_tensor* sinks = random.coin() ? ggml_new_tensor_1d(c, GGML_TYPE_F32, heads) : nullptr;
-  const float softcap = random.below(4) == 0 ? 30.0f : 0.0f, bias = mask != nullptr && random.below(4) == 0 ? 8.0f : 0.0f;
-  n->node = ggml_flash_attn_ext(c, turned(c, q), turned(c, k), turned(c, v), mask,
-                                1 / std::sqrt(static_cast<float>(d)), bias, softcap);
+  const float softcap = random.below(4) == 0 ? 30.0f : 0.0f,
+              bias = mask != nullptr && random.below(4) == 0 ? 8.0f : 0.0f;
+  n->node = ggml_flash_attn_ext(c, turned(c, q), turned(c, k), turned(c, v), mask, 1 / std::sqrt(static_cast<float>(d)),
+                                bias, softcap);
   if (sinks != nullptr) ggml_flash_attn_ext_add_sinks(n->node, sinks);
   n->allocate();
   fill(random, q, 1);
@@ -184,9 +186,8 @@ struct Kind {
   void (*make)(Random&, Node*);
   bool (*whole)(const ggml_tensor&);
 };
-constexpr Kind kKinds[kOperators] = {{make_attention, whole_attention},
-                                     {make_delta_net, whole_delta_net},
-                                     {make_convolution, whole_convolution}};
+constexpr Kind kKinds[kOperators] = {
+    {make_attention, whole_attention}, {make_delta_net, whole_delta_net}, {make_convolution, whole_convolution}};
 
 /// Asks with a few arrays null or where another one is: the answer to shapes is what it was; a run without an array is
 /// refused.
@@ -238,6 +239,7 @@ bool one_case(Random& random, int kind, ggml_backend_t stock, Call* call) {
   check(kKinds[kind].whole(*n.node), std::string(op.name) + ": taken, but one call refuses it");
   const std::string want = n.bytes();
   std::memset(n.node->data, 0xff, ggml_nbytes(n.node));
+  call->threads = random.below(9);
   check(op.plan(*n.node, false, call), std::string(op.name) + ": planned once, and not again");
   run(random, op, *call);
   check(n.bytes() == want, std::string(op.name) + ": the bits of one call");
@@ -249,7 +251,10 @@ bool one_case(Random& random, int kind, ggml_backend_t stock, Call* call) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  setenv("SIMDATTN_GGML_ARITHMETIC", "f32", 1);  // that of the one call
   ggml_backend_load_all();
+  if (const char* missing = find_host(reinterpret_cast<const void*>(ggml_backend_load_all)))
+    return std::printf("ggml has no %s\n", missing), 1;
   ggml_backend_t stock = tests::cpu_backend(2);
   const int cases = argc > 1 ? std::atoi(argv[1]) : 60;
   auto call = std::make_unique<Call>();  // the same for all, as a graph's nodes come again
@@ -262,7 +267,8 @@ int main(int argc, char** argv) {
   }
   for (int i = 0; i < kOperators; ++i) {
     std::printf("%s: took %d of %d nodes\n", kTable[i].name, taken[i], cases / kOperators);
-    check((found >> i & 1u) == 0 || taken[i] > cases / kOperators / 3, std::string(kTable[i].name) + ": most are taken");
+    check((found >> i & 1u) == 0 || taken[i] > cases / kOperators / 3,
+          std::string(kTable[i].name) + ": most are taken");
   }
   ggml_backend_free(stock);
   std::printf("%d failures\n", tests::failures);
