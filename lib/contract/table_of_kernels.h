@@ -15,9 +15,9 @@
 namespace simdattn {
 namespace {
 
-int64_t f32_query_bytes(int64_t dim) { return round_up(dim, 16) * 4; }
-int64_t f32_panel_bytes(int64_t dim) { return dim * kPanelWidth * 4; }
-int64_t f32_values_bytes(int64_t dim) { return round_up(dim, kValueGroup) * kKeyBlock * 4; }
+constexpr int64_t f32_query_bytes(int64_t dim) { return round_up(dim, 16) * 4; }
+constexpr int64_t f32_panel_bytes(int64_t dim) { return dim * kPanelWidth * 4; }
+constexpr int64_t f32_values_bytes(int64_t dim) { return round_up(dim, kValueGroup) * kKeyBlock * 4; }
 
 /// Of element type T, for arithmetic E of with_f32_operands().
 template <class E, class T>

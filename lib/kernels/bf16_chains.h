@@ -117,7 +117,8 @@ __attribute__((noinline)) void score_chains_tile(const ScoreTileArguments& a) {
   const auto add = [&](auto chain) SIMDATTN_LAMBDA {
     add_to_chains<T, chain, kRows, kVecs>(q + chain, ldq, chains,
                                           [&](ChainFactor<T> factor, auto c, Floats sum) SIMDATTN_LAMBDA {
-                                            return column_step < T, chain == 1 > (factor, reg<c>(columns), sum);
+                                            constexpr bool kOdd = chain == 1;
+                                            return column_step<T, kOdd>(factor, reg<c>(columns), sum);
                                           });
   };
   const auto at = [&](auto r, auto c) SIMDATTN_LAMBDA { return a.s + r * a.lds + c * kLanes; };
@@ -197,7 +198,9 @@ __attribute__((noinline)) void value_chains_tile(const ValueTileArguments& a, co
   const auto add = [&](auto chain) SIMDATTN_LAMBDA {
     add_to_chains<T, chain, kRows, kVecs>(
         w + chain, ldw, chains, [&](ChainFactor<T> factor, auto c, Floats sum) SIMDATTN_LAMBDA {
-          return column_step < T, c % 2 == 1 > (factor, reg<kInPairs<T> ? c - c % 2 : c>(columns), sum);
+          constexpr bool kOdd = c % 2 == 1;
+          constexpr int64_t kAt = kInPairs<T> ? c - c % 2 : c;  // pairs are multiplied twice
+          return column_step<T, kOdd>(factor, reg<kAt>(columns), sum);
         });
   };
   const auto at = [&](auto r, auto c) SIMDATTN_LAMBDA { return sums + r * a.ldo + c * kLanes; };

@@ -108,7 +108,7 @@ void int8_pair_cells(const void* bytes, int64_t n, void* out) {
   }
 }
 
-int64_t int8_kernel_query_bytes(int64_t dim) { return int8_query_numbers(dim) / 4 * kCellBytes + 64; }
+constexpr int64_t int8_kernel_query_bytes(int64_t dim) { return int8_query_numbers(dim) / 4 * kCellBytes + 64; }
 
 template <class T>
 void int8_prepare_query(const void* row, void* query, int64_t dim) {

@@ -71,7 +71,9 @@ struct BlockIntegers {
   static constexpr int64_t kWords = kLayout.block_units() * kPanelWidth;
   static_assert(FormatOf<kType>::kBits == 8 || FormatOf<kType>::kBits == 4);
 
-  static int64_t panel_bytes(int64_t dim) { return int8_panel_numbers(dim) + dim / kBlockDims * kPanelWidth * 4; }
+  static constexpr int64_t panel_bytes(int64_t dim) {
+    return int8_panel_numbers(dim) + dim / kBlockDims * kPanelWidth * 4;
+  }
   /// From rows, or from a panel of the type.
   template <bool kFromRows>
   static void pack(const PackKeys& a) {

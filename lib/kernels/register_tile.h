@@ -9,6 +9,19 @@
 //   int8.h            integers, four or eight dimensions or keys a step
 //   score_key_rows.h  columns are transposed in registers, which leaves room for four rows
 //   narrow_scores.h, narrow_values.h   columns are made from codes in registers: four rows as well
+//
+// The functions of tiles, and who instantiates them; most once for each number of rows:
+//   score_register_tile   kScoreTiles of score_tile.h          kF32, panels of f32, bf16, f16
+//   score_chains_tile     kScoreChainTiles of bf16_chains.h    kBF16, panels of f32 and bf16
+//   score_codes_tile      kCodeScores of narrow_scores.h       kF32, panels and rows of codes
+//   score_key_vectors     score_key_rows() of its header       kF32, few rows over rows of f32, bf16, f16
+//   int8_score_tile, int8_score_blocks_tile   int8.h           kInt8, panels of integers
+//   value_register_tile   kValueTiles of value_tile.h          kF32, rows of f32, bf16, f16; packed values
+//   value_chains_tile     kValueChainTiles of bf16_chains.h    kBF16, the same of f32 and bf16
+//   value_codes_tile      kCodeValueTiles of narrow_values.h   kF32, rows of codes
+//   int8_value_tile, int8_stored_tile         int8.h           kInt8, packed values; rows of int8
+// int8.h is compiled once more for each overlay of lib/overlays/overlay.cc. amx.cc and avx512_bf16.cc have tiles of
+// their own. lib/targets/table.cc puts what calls all these into the slots of a target.
 #pragma once
 
 #include "lib/contract/steps.h"
@@ -18,20 +31,30 @@
 namespace simdattn {
 namespace {
 
-/// Rows of the largest tile that is kBatches registers wide: its accumulators, the kBatches that are added and a
-/// broadcast number must fit into 32 or 16 registers.
+/// The largest tiles: their accumulators, the batches that are added and a broadcast number must fit into 32 or 16
+/// registers.
+struct TileSize {
+  int64_t batches, rows;
+};
+constexpr int64_t kRowsOfFour = kAvx512 ? 4 : kRegisters == 32 ? 6 : 2;  // no fault: as all of the table
+constexpr TileSize kLargestTiles[] = {
+    {1, kTileRows}, {2, kTileRows}, {3, 4}, {4, kRowsOfFour}, {8, kRegisters / 16},  // no fault: any has the same bits
+};
+/// Rows of the largest tile that is kBatches registers wide. A width that the table lacks does not compile.
 template <int64_t kBatches>
-constexpr int64_t kRowsOf = kBatches <= 2      ? kTileRows  // no fault: any number of rows gives the same bits
-                            : kBatches == 3    ? 4
-                            : kBatches == 8    ? kRegisters / 16
-                            : kAvx512          ? 4
-                            : kRegisters == 32 ? 6
-                                               : 2;
+constexpr int64_t kRowsOf = [] {
+  for (const TileSize& tile : kLargestTiles) {
+    if (tile.batches == kBatches) return tile.rows;
+  }
+  __builtin_unreachable();
+}();
 
 /// AVX2: tiles of three or four rows are three batches wide. With two batches there are eight accumulators, each of
 /// which would have to be used in the very cycle in which it is ready; converting columns delays that
 /// (docs/performance.md).
 constexpr bool kThreeBatches = kX86 && !kAvx512 && kTileRows == 6;
+/// Rows of their tiles; 0: there are none.
+constexpr int64_t kRowsOfThree = kThreeBatches ? kRowsOf<3> : 0;
 
 /// acc[r][kFirst + c] += x[r * stride] * columns[c]: the innermost step of scores and of values.
 template <int64_t kRows, int64_t kBatches, int64_t kFirst = 0, int64_t kColumns = kBatches>

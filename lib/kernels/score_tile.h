@@ -68,6 +68,13 @@ SIMDATTN_INLINE void store_scores(Registers<kRows * kBatches>& acc, const auto& 
                                 SIMDATTN_LAMBDA { store(reg<i>(acc) * scale, a.s + r * a.lds + c * kLanes); });
 }
 
+/// Accumulators beside which there are registers for the pairs of bf16 of kBatches batches.
+template <int64_t kBatches>
+constexpr int64_t kMostSumsBesidePairs = kAvx512         ? 32
+                                         : !kX86         ? 16
+                                         : kBatches == 4 ? 4
+                                                         : 8;
+
 template <class T, int64_t kRows, int64_t kBatches>
 __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) {
   constexpr bool kPairs = std::is_same_v<T, bf16>;
@@ -84,7 +91,7 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) 
     add_outer_product<kRows, kBatches>(x, ldq, k, acc);
   };
   // The largest tiles leave no registers for pairs of bf16, which are loaded twice: hide() keeps the loads apart.
-  [[maybe_unused]] constexpr bool kReloads = !kAvx512 && kRows * kBatches > (!kX86 ? 16 : kBatches == 4 ? 4 : 8);
+  [[maybe_unused]] constexpr bool kReloads = kRows * kBatches > kMostSumsBesidePairs<kBatches>;
   // Nor for the zeros of even_of() and odd_of().
   [[maybe_unused]] constexpr bool kShifts = !kX86 && kReloads;
   const auto step = [&]() SIMDATTN_LAMBDA {
@@ -136,8 +143,8 @@ template <class T, int64_t kBatches, int64_t kMost = kRowsOf<kBatches>>
 constexpr ScoreTiles kScoreTiles =
     tiles_by_rows<ScoreTileFunction, kMost>([](auto rows) { return score_register_tile<T, rows, kBatches>; });
 template <class T>
-constexpr ScoreStorage kScoreStorage = {kLaneBytes<T>, kScoreTiles<T, 2>,
-                                        kScoreTiles<T, 3, kThreeBatches ? kRowsOf<3> : 0>, kScoreTiles<T, 4>};
+constexpr ScoreStorage kScoreStorage = {kLaneBytes<T>, kScoreTiles<T, 2>, kScoreTiles<T, 3, kRowsOfThree>,
+                                        kScoreTiles<T, 4>};
 
 /// Least distance in bytes between what is used and what is prefetched: an f32 panel of 128 dimensions.
 constexpr int64_t kAhead = 16384;

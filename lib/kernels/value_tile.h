@@ -150,17 +150,17 @@ struct ValueStorage {
     return batches == 8 ? eight : batches == 4 ? four : batches == 3 ? three : batches == 2 ? two : one;
   }
 };
+/// Rows of tiles of one batch: the last columns of all types are made f32 numbers, so other types have none.
 template <class T>
-constexpr ValueStorage kValueStorage = {
-    .size = sizeof(T),
-    .one = kValueTiles < T,
-    1,
-    std::is_same_v<T, float> ? kRowsOf<1> : 0 >,
-    .two = kValueTiles<T, 2>,
-    .three = kValueTiles < T,
-    3,
-    kThreeBatches ? kRowsOf<3> : 0 >
-    , .four = kValueTiles<T, 4>, .eight = kValueTiles<T, 8>, .widen_last = widen_last<T>};
+constexpr int64_t kRowsOfOne = std::is_same_v<T, float> ? kRowsOf<1> : 0;
+template <class T>
+constexpr ValueStorage kValueStorage = {.size = sizeof(T),
+                                        .one = kValueTiles<T, 1, kRowsOfOne<T>>,
+                                        .two = kValueTiles<T, 2>,
+                                        .three = kValueTiles<T, 3, kRowsOfThree>,
+                                        .four = kValueTiles<T, 4>,
+                                        .eight = kValueTiles<T, 8>,
+                                        .widen_last = widen_last<T>};
 
 /// Keys [key, key + keys) of a ValueTile, which are read together.
 struct ValuePortion {

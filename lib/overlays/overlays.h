@@ -19,6 +19,8 @@
 // kInt8 on AMX: lib/contract/int8_operands.h, packed by the slots of highway/avx3_dl.
 #pragma once
 
+#include <type_traits>
+
 #include "lib/contract/int8_operands.h"
 
 namespace simdattn {
@@ -89,12 +91,12 @@ template <int64_t kUnit>
 constexpr int64_t pairs_of(int64_t n) {
   return steps_of(n, kUnit) * (kUnit / 2);
 }
-inline int64_t bf16_query_bytes(int64_t dim) { return (steps_of(dim, 32) | 1) * 64; }
+constexpr int64_t bf16_query_bytes(int64_t dim) { return (steps_of(dim, 32) | 1) * 64; }
 template <int64_t kUnit>
-int64_t bf16_panel_bytes(int64_t dim) {
+constexpr int64_t bf16_panel_bytes(int64_t dim) {
   return pairs_of<kUnit>(dim) * kPanelWidth * 4;
 }
-inline int64_t bf16_values_bytes(int64_t dim) { return round_up(dim, kValueGroup) * kKeyBlock * 2; }
+constexpr int64_t bf16_values_bytes(int64_t dim) { return round_up(dim, kValueGroup) * kKeyBlock * 2; }
 
 /// `kernels`, kBF16 of the base, with the slots of K. Slots of the base for values in rows of other types stay.
 template <class K>
@@ -191,8 +193,9 @@ template <const UKernels& kBase>
 constexpr UKernels overlaid(const neon_dotprod*) {
   return with_int8<neon_dotprod>(kBase, 8);
 }
-/// Those with I8MM.
+/// Those with I8MM. Another overlay does not compile without a function of its own.
 template <const UKernels& kBase, class Name>
+  requires(std::is_same_v<Name, neon_i8mm> || std::is_same_v<Name, sve2_128_i8mm> || std::is_same_v<Name, sve_256_i8mm>)
 constexpr UKernels overlaid(const Name*) {
   UKernels table = with_int8<Name>(kBase, 8);
   AttentionKernels& kernels = table.attention[index_of(Arithmetic::kBF16)];

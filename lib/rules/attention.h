@@ -30,8 +30,8 @@ struct ProblemBytes {
     ByteSet set[kMost];
   };
   ProblemBytes() {}
-  /// A place for the bytes of an array, which a check fills and keep() keeps. Filled where it is: a copy would wait for
-  /// the numbers that were just stored one by one.
+  /// A place for the bytes of an array, which a check fills and keep() keeps. Filled where it is, not copied:
+  /// see same_numbers().
   ByteSet* next() { return &set[count]; }
   void keep(ProblemArray a) {
     if (!set[count].empty()) array[count++] = a;
@@ -58,8 +58,8 @@ Status check_apart(const ByteSet& written, const ProblemBytes& bytes) {
 }
 
 /// Checks everything but the per-sequence entries, and keeps the arrays: those of `sequences` entries, and masks of
-/// `shape` [batch, heads, n_q, n_kv], whose sizes may also be 1. Without data (Data::kLater) null masks count as
-/// absent.
+/// `shape` [batch, heads, n_q, n_kv], whose sizes may also be 1. A mask without data is absent, but
+/// where data come later (Data::kLater) one that has a shape.
 Status check_scoring(const Scoring& scoring, int64_t sequences, const std::array<int64_t, 4>& shape, Data data,
                      ProblemBytes* bytes);
 /// Checks the per-sequence entries of sequence `b`, which has `n_kv` keys.

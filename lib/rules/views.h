@@ -176,8 +176,7 @@ Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argume
   bytes->clear();
   const auto type = static_cast<uint32_t>(v.dtype);
   if (type >= 8 || (static_cast<unsigned>(accept) >> type & 1) == 0) return {Code::kDType, argument.dtype};
-  // Sizes are looked at one by one: put together, compilers load two at once, and wait for what the caller has just
-  // stored one by one.
+  // Sizes are looked at one by one: put together, compilers load two at once (see same_numbers).
   bool empty = false;
   for (size_t i = 0; i < kRank; ++i) {
     if (!is_size(v.shape[i])) return {Code::kShape, argument.shape};
@@ -188,7 +187,7 @@ Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argume
     if (v.stride[kLast] != 1 && v.shape[kLast] > 1) return {Code::kStride, argument.stride};
   }
   const int64_t size = dtype_bytes(v.dtype);
-  bytes->restart(v.data, v.shape[kLast] * size);  // where it is: a copy would wait for numbers stored one by one
+  bytes->restart(v.data, v.shape[kLast] * size);  // where it is: no copy (see same_numbers)
   bool reaches = true;
   for (size_t i = kLast; i-- > 0;) reaches = reaches && (v.shape[i] == 0 || bytes->add(v.shape[i], v.stride[i], size));
   const bool coincide = reaches && !empty && !kConst && self_overlap(*bytes);
@@ -197,8 +196,9 @@ Status check_view(const BasicView<kRank, kConst>& v, Accept accept, const Argume
   return coincide ? Status{Code::kStride, argument.self_overlap} : Status{};
 }
 
-/// operator== of std::array calls memcmp, which waits until the numbers that the caller has just stored one by one can
-/// be loaded as vectors.
+/// operator== of std::array calls memcmp, which loads several numbers at once. A CPU forwards a store that is not yet
+/// in the cache to a load of the same bytes, but not several stores to one wider load, which waits for all of them. A
+/// caller has just stored these numbers one by one. So nothing here copies or compares them as vectors.
 template <class T, size_t kSize>
 bool same_numbers(const std::array<T, kSize>& a, const std::array<T, kSize>& b) {
   T difference = 0;

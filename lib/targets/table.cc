@@ -1,6 +1,7 @@
 // The tables of micro-kernels of one instruction set: SIMDATTN_ADAPTER is the adapter's header, SIMDATTN_TABLE the name
 // of its own table, SIMDATTN_OVERLAYS those of overlays with it as their base: OVERLAY(table, name) each. Compiled once
 // per row of meson.build, with that instruction set's flags.
+#include "lib/contract/operand_bytes.h"
 #include "lib/kernels/bf16_chains.h"
 #include "lib/kernels/elementwise.h"
 #include "lib/kernels/int8.h"
@@ -36,13 +37,16 @@ constexpr UKernels kUKernels = with_narrow_types<Narrow>(
     table_of(attention_in_f32(), bf16_attention<Bf16Kernels>(kTileRows),
              int8_attention<Int8Kernels>(!kPairCells, kInt8Rows, softmax_tile<false>, Int8Kernels::value_stored())));
 
+static_assert(operands_fit(kUKernels));
+
 }  // namespace
 
 extern const UKernels SIMDATTN_TABLE;
 constinit const UKernels SIMDATTN_TABLE = kUKernels;
-#define OVERLAY(backend, name)                       \
-  extern const UKernels kKernels_##backend##_##name; \
-  constinit const UKernels kKernels_##backend##_##name = overlaid<kUKernels>(static_cast<const name*>(nullptr));
+#define OVERLAY(backend, name)                                                                                   \
+  extern const UKernels kKernels_##backend##_##name;                                                             \
+  constinit const UKernels kKernels_##backend##_##name = overlaid<kUKernels>(static_cast<const name*>(nullptr)); \
+  static_assert(operands_fit(overlaid<kUKernels>(static_cast<const name*>(nullptr))));
 SIMDATTN_OVERLAYS
 #undef OVERLAY
 

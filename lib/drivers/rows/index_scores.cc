@@ -3,6 +3,7 @@
 // a key block are taken at a time and joined head by head while they are in the caches.
 #include <algorithm>
 
+#include "lib/contract/operand_bytes.h"
 #include "lib/contract/steps.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/shared/operands.h"
@@ -23,15 +24,14 @@ constexpr double kFetchedKeyBytes = 1 << 20;
 constexpr int64_t positions_at_once(int64_t heads) { return std::max(kMostRows / heads, int64_t{1}); }
 int64_t rows_at_once(const ConstView<4>& q) { return q.shape[1] * std::min(q.shape[2], positions_at_once(q.shape[1])); }
 
-/// Enough for every target: none has operands wider than f32, or rounds a dimension up to more than 64.
+/// Enough for every target.
 struct IndexBuffers {
   Workspace w;
   int64_t heads;
   int64_t dim;
-  int64_t padded = round_up(dim, 64);
   int64_t rows = heads * positions_at_once(heads);
-  char* q = w.take<char>(rows * (4 * padded + 64));
-  char* panels = w.take<char>(kKeyBlock * (4 * padded + 4));
+  char* q = w.take<char>(rows * most_query_bytes(dim));
+  char* panels = w.take<char>(kKeyBlock / kPanelWidth * most_panel_bytes(dim));
   char* key_rows = w.take<char>(kLoadedRows * 4 * (dim + 8));
   float* scores = w.take<float>(kScoreRows * kStride);
   float* joined = w.take<float>(kKeyBlock);  // of one position, whose heads may be in several tiles

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "dispatch/environment.h"
+#include "lib/contract/operand_bytes.h"
 #include "lib/contract/steps.h"
 #include "lib/definition/math.h"
 #include "lib/drivers/drivers.h"
@@ -79,13 +80,12 @@ template <class Kernel, class Definition>
 /// In other arithmetics than f32: query rows that share the packing of a panel of keys.
 constexpr int64_t kPackedRows = 64;
 
-/// Enough for every target: none has operands wider than f32, or rounds a dimension up to more than 64.
+/// Enough for every target.
 struct PackedScoreBuffers {
   Workspace w;
   int64_t dim;
-  int64_t padded = round_up(dim, 64);
-  char* q = w.take<char>(kPackedRows * (4 * padded + 64));
-  char* panel = w.take<char>(kPanelWidth * (4 * padded + 4));
+  char* q = w.take<char>(kPackedRows * most_query_bytes(dim));
+  char* panel = w.take<char>(most_panel_bytes(dim));
   char* rows = w.take<char>(kLoadedRows * 4 * dim);
   float* s = w.take<float>(kPackedRows * kPanelWidth);
 };

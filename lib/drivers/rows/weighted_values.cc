@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "dispatch/environment.h"
+#include "lib/contract/operand_bytes.h"
 #include "lib/contract/steps.h"
 #include "lib/drivers/drivers.h"
 #include "lib/drivers/shared/operands.h"
@@ -23,14 +24,14 @@ constexpr int64_t kColumns = kAccumulators / kRows;
 /// In other arithmetics: rows that share the packing of the values of a key block.
 constexpr int64_t kPackedRows = 64;
 
-/// Enough for every target: none has operands wider than f32.
+/// Enough for every target.
 struct ValueBuffers {
   Workspace w;
   int64_t d_v;
   int64_t ldo = round_up(d_v, kValueGroup);
-  char* packed = w.take<char>((4 * ldo + 4) * kKeyBlock);
+  char* packed = w.take<char>(most_values_bytes(d_v));
   char* rows = w.take<char>(kLoadedRows * 4 * d_v);
-  char* masked = w.take<char>((4 * kValueGroup + 4) * kKeyBlock);
+  char* masked = w.take<char>(most_values_bytes(kValueGroup));
   float* weights = w.take<float>(kPackedRows * kKeyBlock);
   float* o = w.take<float>(kPackedRows * ldo);
 };

@@ -156,20 +156,28 @@ int64_t visible_columns(const RowModifiers& m, int64_t base, Interval keys, uint
 
 bool still_sees(const RowModifiers& m, int64_t base, Interval keys, bool in_tile, SeenColumns* seen) {
   SeenColumns s = *seen;
-  const auto shows = [&](int64_t key) { return mask_allows(m, key) || mask_allows(m, key + 1); };
+  // Columns [from, to) are looked at again by modify_row, so they may hold anything. Where they are all of the keys,
+  // nothing outside of them can differ, and the answer is right. It is also a good one, unless this row begins a tile
+  // whose keys at the ends are all hidden: a new look would leave these out.
   if (s.to - s.from > kPanelWidth) {
-    return base + s.from == keys.lo && base + s.to == keys.hi && (in_tile || (shows(keys.lo) && shows(keys.hi - 2)));
+    const auto shows_one_of_two = [&](int64_t key) { return mask_allows(m, key) || mask_allows(m, key + 1); };
+    const bool all_are_changed = base + s.from == keys.lo && base + s.to == keys.hi;
+    return all_are_changed && (in_tile || (shows_one_of_two(keys.lo) && shows_one_of_two(keys.hi - 2)));
   }
+  // A causal mask shows one key more to each row: then the interval is one longer.
   const int64_t end = base + s.hi;
-  if (s.from == s.hi && end >= keys.lo && end < keys.hi && mask_allows(m, end)) {
+  const bool nothing_is_changed = s.from == s.hi;
+  if (nothing_is_changed && end >= keys.lo && end < keys.hi && mask_allows(m, end)) {
     s.from = s.to = ++s.hi;
     ++s.visible;
   }
+  // Four runs of keys around the changed columns must be as they were: hidden, shown, shown, hidden.
   const auto all = [&](int64_t first, int64_t last, MaskEffect effects) {
     return first >= last || effect_of_masks(m, {first, last}) == effects;
   };
-  if (!all(keys.lo, base + s.lo, kHides) || !all(base + s.hi, keys.hi, kHides) ||
-      !all(base + s.lo, base + s.from, kNothing) || !all(base + s.to, base + s.hi, kNothing)) {
+  const int64_t seen_from = base + s.lo, changed_from = base + s.from, changed_to = base + s.to, seen_to = base + s.hi;
+  if (!all(keys.lo, seen_from, kHides) || !all(seen_from, changed_from, kNothing) ||
+      !all(changed_to, seen_to, kNothing) || !all(seen_to, keys.hi, kHides)) {
     return false;
   }
   *seen = s;
