@@ -18,7 +18,8 @@ constexpr int64_t most_values_bytes(int64_t dim) { return kKeyBlock * (4 * round
 constexpr bool operands_fit(const UKernels& table) {
   for (int64_t dim = 1; dim <= 320; ++dim) {
     for (const AttentionKernels& kernels : table.attention) {
-      bool fit = kernels.query_bytes(dim) <= most_query_bytes(dim) && kernels.values_bytes(dim) <= most_values_bytes(dim);
+      bool fit =
+          kernels.query_bytes(dim) <= most_query_bytes(dim) && kernels.values_bytes(dim) <= most_values_bytes(dim);
       for (const KvOperands& kv : kernels.kv) {
         fit = fit && (kv.panel_bytes == nullptr || kv.panel_bytes(dim) <= most_panel_bytes(dim));
       }

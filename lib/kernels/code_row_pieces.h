@@ -1,5 +1,5 @@
-// Keys in rows of codes as panels of the same codes, in pieces that a tile of scores makes while it multiplies the panels
-// before.
+// Keys in rows of codes as panels of the same codes, in pieces that a tile of scores makes while it multiplies the
+// panels before.
 #pragma once
 
 #include "lib/kernels/narrow_codes.h"
