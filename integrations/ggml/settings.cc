@@ -35,10 +35,9 @@ const char* emulated(const char* arithmetic, sa::Arithmetic which, const sa::Tar
 }
 
 void set_arithmetic(const sa::Target& target, Settings* s) {
-  const char* const value = variable("SIMDATTN_GGML_ARITHMETIC", "f32");
-  if (is(value, "f32")) return;
+  const char* const value = variable("SIMDATTN_GGML_ARITHMETIC", "auto");
   s->own_choice = is(value, "auto");
-  if (s->own_choice) return;
+  if (s->own_choice || is(value, "f32")) return;
   if (!is(value, "bf16") && !is(value, "int8")) {
     s->wrong = "SIMDATTN_GGML_ARITHMETIC is neither auto, f32, bf16 nor int8";
     return;
@@ -60,8 +59,9 @@ Settings read() {
   }
   const sa::Target* target = nullptr;
   sa::Status status = sa::default_target(&target);
-  // For other arithmetic than f32, or where SIMDATTN_TARGET names a target of AMX. Where there is none, the other
-  // targets are as good as before.
+  // AMX: for an arithmetic that the environment names, or where SIMDATTN_TARGET names a target of it. The permission
+  // makes the frames of signals larger, so a program does not get it unasked. Without it the other targets are as good
+  // as before.
   if (!status.ok() || !is(variable("SIMDATTN_GGML_ARITHMETIC", "f32"), "f32")) {
     if (sa::request_amx().ok()) status = sa::default_target(&target);
   }

@@ -17,9 +17,9 @@ enum class Way {
 
 struct Settings {
   Way way = Way::kInterpose;
-  /// SIMDATTN_GGML_ARITHMETIC: "auto" is what the library chooses for the types of a cache.
-  bool own_choice = false;
-  /// Else "f32", the default, or for nodes of kNarrowRows and more rows "bf16" or "int8".
+  /// SIMDATTN_GGML_ARITHMETIC: what the library chooses for the types of a cache; "auto" and the default.
+  bool own_choice = true;
+  /// Else "f32", or for nodes of kNarrowRows and more rows "bf16" or "int8".
   sa::Arithmetic arithmetic = sa::Arithmetic::kF32;
   bool log = false;             // SIMDATTN_GGML_LOG=1: lines go to stderr, and there are more of them
   const char* wrong = nullptr;  // a sentence about the first variable that has no meaning

@@ -153,9 +153,12 @@ def perplexity(name, model, stories):
                 return float(found[1]), taken
         return 0, taken
 
-    for kind in ('f16',) if name == 'story' else ('f16', 'q8_0', 'q4_0'):
-        stock, _ = estimate(kind, 'off' if kind == 'f16' else 'on', plugin=False)
+    for kind in ('f16', 'bf16') if name == 'story' else ('f16', 'q8_0', 'q4_0'):
+        stock, _ = estimate(kind, 'off' if kind in ('f16', 'bf16') else 'on', plugin=False)
         ours, taken = estimate(kind, 'on')
+        if name == 'story':  # the default is f32 but for bf16, whatever the CPU multiplies
+            named = 'auto' if kind == 'bf16' else 'f32'
+            check(ours == estimate(kind, 'on', SIMDATTN_GGML_ARITHMETIC=named)[0], f'story, {kind}: default as {named}')
         most = 1e-4 if kind == 'f16' else 1e-3
         check(taken > 0 and 0 < ours and abs(ours - stock) < most * stock,
               f'llama-perplexity, {name}, {kind}: {ours}, stock {stock}; took {taken} nodes')
