@@ -18,6 +18,7 @@ namespace simdattn_python {
 // ---- Functions of the library ---------------------------------------------------------------------------------------
 
 struct Library {
+  decltype(&simdattn_arithmetic_for) arithmetic_for;
   decltype(&simdattn_attention) attention;
   decltype(&simdattn_attention_plan) attention_plan;
   decltype(&simdattn_attention_range) attention_range;
@@ -98,8 +99,25 @@ constexpr int kMostParts = 9;
 // Runs with the GIL released. False: a Python exception was raised, by a signal or for want of memory.
 bool run(const Running& what, simdattn_status* status);
 
+// Attention of a thread that need not have the GIL, shared by PyTorch's threads, at most `threads`. False: no memory.
+bool run_by_torch(const simdattn_attention_problem& problem, const simdattn_target* target, int threads,
+                  simdattn_status* status);
+
 extern int threads_of_process;    // where no framework says how many
 extern int64_t work_of_a_thread;  // multiply-adds below which another thread costs more than it does
+
+// ---- PyTorch's kernel (aten.cc) -------------------------------------------------------------------------------------
+
+struct AtenOptions {
+  const simdattn_target* target;
+  uint32_t threads;    // at most; 0: as many as PyTorch has
+  int32_t arithmetic;  // -1: what is fastest for the types
+  bool always;         // also calls for which PyTorch's kernel is faster
+};
+
+PyObject* install_kernel(PyObject* self, PyObject* arguments);
+PyObject* uninstall_kernel(PyObject* self, PyObject* unused);
+PyObject* kernel_calls(PyObject* self, PyObject* unused);
 
 // ---- Calls that come again (replay.cc) ------------------------------------------------------------------------------
 

@@ -21,7 +21,8 @@ PyObject* setup(PyObject*, PyObject* arguments) {
   PyObject *addresses = nullptr, *given = nullptr;
   if (!PyArg_ParseTuple(arguments, "O!O!i", &PyDict_Type, &addresses, &PyDict_Type, &given, &threads_of_process))
     return nullptr;
-  if (!take(addresses, "simdattn_attention", &library.attention) || !take(addresses, "simdattn_rope", &library.rope) ||
+  if (!take(addresses, "simdattn_arithmetic_for", &library.arithmetic_for) ||
+      !take(addresses, "simdattn_attention", &library.attention) || !take(addresses, "simdattn_rope", &library.rope) ||
       !take(addresses, "simdattn_attention_plan", &library.attention_plan) ||
       !take(addresses, "simdattn_attention_range", &library.attention_range) ||
       !take(addresses, "simdattn_attention_reduce", &library.attention_reduce) ||
@@ -87,11 +88,17 @@ PyObject* set_work(PyObject*, PyObject* number) {
 // A call of an extension and nothing else, to compare with.
 PyObject* nothing(PyObject*, PyObject*) { Py_RETURN_NONE; }
 
-PyMethodDef methods[] = {
-    {"setup", setup, METH_VARARGS, nullptr},     {"setup_torch", setup_torch, METH_VARARGS, nullptr},
-    {"run", run_once, METH_VARARGS, nullptr},    {"replay", replay, METH_VARARGS, nullptr},
-    {"learn", learn, METH_VARARGS, nullptr},     {"set_work_of_a_thread", set_work, METH_O, nullptr},
-    {"nothing", nothing, METH_VARARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
+PyMethodDef methods[] = {{"setup", setup, METH_VARARGS, nullptr},
+                         {"setup_torch", setup_torch, METH_VARARGS, nullptr},
+                         {"run", run_once, METH_VARARGS, nullptr},
+                         {"replay", replay, METH_VARARGS, nullptr},
+                         {"learn", learn, METH_VARARGS, nullptr},
+                         {"set_work_of_a_thread", set_work, METH_O, nullptr},
+                         {"install_kernel", install_kernel, METH_VARARGS, nullptr},
+                         {"uninstall_kernel", uninstall_kernel, METH_NOARGS, nullptr},
+                         {"kernel_calls", kernel_calls, METH_NOARGS, nullptr},
+                         {"nothing", nothing, METH_VARARGS, nullptr},
+                         {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "simdattn._core", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <ctime>
 
+#include <pthread.h>
+
 #include "python/core/core.h"
 
 namespace simdattn_python {
@@ -95,9 +97,9 @@ struct Job {
   std::atomic<int> members{0};
   std::atomic<bool> stopped{false};
   std::atomic<bool> failed{false};
-  Status status{};           // of the first that failed
-  unsigned long caller = 0;  // the thread that has Python's state
-  PyThreadState* state = nullptr;
+  Status status{};                 // of the first that failed
+  unsigned long caller = 0;        // the thread that began the job
+  PyThreadState* state = nullptr;  // Python's of that thread; null: it called without Python
   bool raised = false;
 };
 
@@ -113,7 +115,7 @@ void work(void* argument) {
   const int member = job->members.fetch_add(1);
   const simdattn_exec exec =
       exec_of(job->target, job->workspaces + size_t(member) * job->workspace_bytes, job->workspace_bytes);
-  const bool caller = PyThread_get_thread_ident() == job->caller;
+  const bool caller = job->state != nullptr && PyThread_get_thread_ident() == job->caller;
   int64_t looked = milliseconds();
   while (!job->stopped) {
     const int64_t first = job->next.fetch_add(job->piece);
@@ -167,9 +169,8 @@ int64_t work_of(const simdattn_attention_problem& a) {
   return work < 1e18 ? int64_t(work) : int64_t(1e18);
 }
 
-// How many threads a problem is worth; -1: an exception.
-int threads_for(const Running& what, int64_t multiply_adds) {
-  if (multiply_adds / 2 < work_of_a_thread) return 1;
+// How many threads may take part in a call that Python makes; -1: an exception.
+int most_threads(const Running& what) {
   long most = threads_of_process;
   if (what.threads != Py_None) {
     most = PyLong_AsLong(what.threads);
@@ -179,59 +180,95 @@ int threads_for(const Running& what, int64_t multiply_adds) {
     most = PyLong_AsLong(found);
     Py_DECREF(found);
   }
-  if (most == -1 && PyErr_Occurred() != nullptr) return -1;
-  most = most < 1 ? 1 : most > 256 ? 256 : most;
-  const int64_t worth = multiply_adds / work_of_a_thread;
-  return int(worth < most ? worth : most);
+  return most == -1 && PyErr_Occurred() != nullptr ? -1 : int(most < 1 ? 1 : most > 256 ? 256 : most);
 }
 
-bool run_planned(const simdattn_attention_problem* problem, const Running& what, Scratch* scratch, int threads,
-                 int64_t multiply_adds, Status* status) {
+bool is_worth_threads(int64_t multiply_adds) { return multiply_adds / 2 >= work_of_a_thread; }
+
+// One attention and how it runs.
+struct Attention {
+  const simdattn_attention_problem* problem;
+  const simdattn_target* target;
+  int64_t multiply_adds;
+  int threads;
+  bool openmp;
+  PyThreadState* state;  // as in Job
+};
+enum class Outcome { kDone, kNoMemory, kRaised };
+
+Outcome run_planned(const Attention& a, Scratch* scratch, Status* status) {
   simdattn_plan plan;
-  simdattn_exec exec = exec_of(what.target, nullptr, 0);
-  exec.threads = threads;
-  *status = library.attention_plan(problem, &plan, &exec);
-  if (status->code != Code::kOk) return true;
+  simdattn_exec exec = exec_of(a.target, nullptr, 0);
+  exec.threads = a.threads;
+  *status = library.attention_plan(a.problem, &plan, &exec);
+  if (status->code != Code::kOk) return Outcome::kDone;
   const size_t partial = (plan.partial_bytes + 63) / 64 * 64, each = (plan.workspace_bytes + 63) / 64 * 64;
-  if (!grow(scratch, partial + each * size_t(threads) + 64)) return PyErr_NoMemory(), false;
+  if (!grow(scratch, partial + each * size_t(a.threads) + 64)) return Outcome::kNoMemory;
   char* memory = scratch->memory + (64 - reinterpret_cast<uintptr_t>(scratch->memory) % 64) % 64;
   Job job;
   job.plan = &plan;
-  job.target = what.target;
-  job.multiply_adds = double(multiply_adds);
+  job.target = a.target;
+  job.multiply_adds = double(a.multiply_adds);
   job.partial = memory;
   job.workspaces = memory + partial;
   job.workspace_bytes = each;
   job.caller = PyThread_get_thread_ident();
-  job.state = PyEval_SaveThread();
-  run_tasks(&job, false, threads, what.tensor);
-  run_tasks(&job, true, threads, what.tensor);
-  PyEval_RestoreThread(job.state);
+  job.state = a.state;
+  run_tasks(&job, false, a.threads, a.openmp);
+  run_tasks(&job, true, a.threads, a.openmp);
   if (job.failed) *status = job.status;
-  return !job.raised;
+  return job.raised ? Outcome::kRaised : Outcome::kDone;
 }
 
 constexpr int64_t kWorthPieces = int64_t(1) << 28;  // tens of milliseconds: a signal does not wait for the whole
 
-bool run_attention(const Running& what, Scratch* scratch, Status* status) {
-  const auto* problem = reinterpret_cast<const simdattn_attention_problem*>(what.block + what.parts[0]);
-  const int64_t multiply_adds = work_of(*problem);
-  const int threads = threads_for(what, multiply_adds);
-  if (threads < 0) return false;
-  if (threads > 1 || multiply_adds >= kWorthPieces)
-    return run_planned(problem, what, scratch, threads, multiply_adds, status);
+// Without the GIL.
+Outcome run_attention(Attention a, Scratch* scratch, Status* status) {
+  const int64_t worth = a.multiply_adds / work_of_a_thread;
+  a.threads = int(!is_worth_threads(a.multiply_adds) ? 1 : worth < a.threads ? worth : a.threads);
+  if (a.threads > 1 || (a.state != nullptr && a.multiply_adds >= kWorthPieces)) return run_planned(a, scratch, status);
   for (int attempt = 0; attempt < 2; ++attempt) {
-    const simdattn_exec exec = exec_of(what.target, scratch->memory, scratch->bytes);
-    PyThreadState* state = PyEval_SaveThread();
-    *status = library.attention(problem, &exec);
-    PyEval_RestoreThread(state);
-    if (status->code != Code::kWorkspace) return true;
+    const simdattn_exec exec = exec_of(a.target, scratch->memory, scratch->bytes);
+    *status = library.attention(a.problem, &exec);
+    if (status->code != Code::kWorkspace) return Outcome::kDone;
     // The working memory of this thread is too small for such a problem; nothing was written.
     simdattn_plan plan;
-    if (library.attention_plan(problem, &plan, &exec).code != Code::kOk) return true;
-    if (!grow(scratch, plan.workspace_bytes)) return PyErr_NoMemory(), false;
+    if (library.attention_plan(a.problem, &plan, &exec).code != Code::kOk) return Outcome::kDone;
+    if (!grow(scratch, plan.workspace_bytes)) return Outcome::kNoMemory;
   }
-  return true;
+  return Outcome::kDone;
+}
+
+bool run_by_python(const Running& what, Scratch* scratch, Status* status) {
+  const auto* problem = reinterpret_cast<const simdattn_attention_problem*>(what.block + what.parts[0]);
+  const int64_t multiply_adds = work_of(*problem);
+  const int threads = is_worth_threads(multiply_adds) ? most_threads(what) : 1;
+  if (threads < 0) return false;
+  PyThreadState* state = PyEval_SaveThread();
+  const Outcome outcome =
+      run_attention({problem, what.target, multiply_adds, threads, what.tensor, state}, scratch, status);
+  PyEval_RestoreThread(state);
+  if (outcome == Outcome::kNoMemory) PyErr_NoMemory();
+  return outcome == Outcome::kDone;
+}
+
+// Working memory of a thread that Python need not know of.
+pthread_key_t scratch_key;
+pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
+
+void free_scratch_of_thread(void* scratch) {
+  std::free(static_cast<Scratch*>(scratch)->memory);
+  std::free(scratch);
+}
+
+Scratch* scratch_of_thread() {
+  pthread_once(&scratch_once, [] { pthread_key_create(&scratch_key, free_scratch_of_thread); });
+  auto* scratch = static_cast<Scratch*>(pthread_getspecific(scratch_key));
+  if (scratch == nullptr) {
+    scratch = static_cast<Scratch*>(std::calloc(1, sizeof(Scratch)));
+    if (scratch != nullptr) pthread_setspecific(scratch_key, scratch);
+  }
+  return scratch;
 }
 
 // ---- The others -----------------------------------------------------------------------------------------------------
@@ -276,7 +313,7 @@ bool run(const Running& what, Status* status) {
     PyObject* held = hold_scratch();
     if (held == nullptr) return false;
     scratch_of(held)->busy = true;
-    const bool good = run_attention(what, scratch_of(held), status);
+    const bool good = run_by_python(what, scratch_of(held), status);
     scratch_of(held)->busy = false;
     Py_DECREF(held);
     return good;
@@ -285,6 +322,13 @@ bool run(const Running& what, Status* status) {
   *status = call(what);
   PyEval_RestoreThread(state);
   return true;
+}
+
+bool run_by_torch(const simdattn_attention_problem& problem, const simdattn_target* target, int threads,
+                  simdattn_status* status) {
+  Scratch* scratch = scratch_of_thread();
+  return scratch != nullptr &&
+         run_attention({&problem, target, work_of(problem), threads, true, nullptr}, scratch, status) == Outcome::kDone;
 }
 
 }  // namespace simdattn_python

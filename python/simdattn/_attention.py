@@ -17,7 +17,7 @@ from ._arrays import KV_TYPES, NAMES, SIZES, Array, NDArray, maker_like, numbers
 from ._library import Error, Record, check, enumerator, initial, library
 from ._run import Function, Templates, prepare, remember, replay, run
 from ._scoring import OPTIONS, boolean, integer, put_numbers, put_scoring, put_sequences, put_view, refuse_unread
-from ._targets import arithmetic_for, auto_word, execution
+from ._targets import arithmetic_for, execution, word_of
 from ._tensors import causal_offset, is_torch, mark_written
 from ._types import A, AnyArray, ArithmeticName, PlanOptions, TargetName, refuse_unknown
 
@@ -209,9 +209,9 @@ class Problem:
                 put_view(record, member, operand(array, member, True), 3, member, '[batch, heads, rows]')
         if acc is not None:
             put_view(record, 'acc', operand(acc, 'acc', True), 4, 'acc', _ROWS)
-        if arithmetic == 'auto':
+        if isinstance(arithmetic, str) and arithmetic == 'auto':
             record.put('arithmetic', arithmetic_for(rows.dtype, record.get('k.type'), record.get('v.type'), target))
-        elif arithmetic != 'f32':
+        elif not isinstance(arithmetic, str) or arithmetic != 'f32':
             record.put('arithmetic', enumerator(Arithmetic, arithmetic, 'arithmetic'))
 
         sequences = put_sequences(record, batch, cu_q, cu_k)
@@ -329,7 +329,7 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
             kv_length = k.lengths
     arguments = (q, k, v, out, lse, return_lse, scale, softcap, causal, offset, offsets, window_left, window_right, chunk,
                  prefix_end, kv_start, kv_length, bias, bias_scale, mask, packed_mask, alibi_slopes, sinks, cu_q, cu_k, acc,
-                 max, sum, lists, list_block, auto_word() if arithmetic == 'auto' else arithmetic, target, threads)
+                 max, sum, lists, list_block, word_of(arithmetic), target, threads)
     found = None
     if pool is None and not unknown and (keep is None or kv_length is k.lengths):
         found = replay(templates, arguments)

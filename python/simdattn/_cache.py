@@ -187,7 +187,9 @@ class KVCache:
         counts: int32 [batch], rows of each sequence that count; the others are padding.
         rope: a RopeTable that rotates the keys, each by its position; pairing, first_dim, norm: as in rope().
         """
-        arguments = (k, v, self._lengths, *(rope or (None, None)), pairing, first_dim, norm, norm_epsilon, norm_weight, target)
+        if rope is not None and (not isinstance(rope, (tuple, list)) or len(rope) != 2):
+            raise TypeError(f'rope: a pair of arrays is wanted, (cos, sin), not {rope!r}')
+        arguments = (k, v, self._lengths, *((None, None) if rope is None else rope), pairing, first_dim, norm, norm_epsilon, norm_weight, target)
         found = replay(self._templates, arguments) if counts is None else None
         if found is NotImplemented:
             return
@@ -236,7 +238,7 @@ class KVCache:
 
     def _check_room(self, added: NDArray, rope: Optional[RopeTable]) -> None:
         """Error if a sequence's new tokens are more than there is room for, or than a table of angles has rows."""
-        positions, capacity = None if rope is None else rope[0].shape[0], self.capacity
+        positions, capacity = None if rope is None else operand(rope[0], 'rope.cos').shape[0], self.capacity
         for b, (n, more) in enumerate(zip(self._lengths.tolist(), added.tolist())):
             if more and n + more > capacity:
                 raise Error(Code.RANGE, f'k: has {more} rows for sequence {b}, which has {n} of {capacity} tokens already')

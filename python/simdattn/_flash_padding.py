@@ -20,6 +20,23 @@ def index_put_first_axis(values: torch.Tensor, indices: torch.Tensor, first_axis
     return zeros.index_put((indices, ), values)
 
 
+class IndexFirstAxis:
+    """index_first_axis, which is an autograd.Function in flash-attn."""
+
+    apply = staticmethod(index_first_axis)
+
+
+class IndexPutFirstAxis:
+    """index_put_first_axis, likewise."""
+
+    apply = staticmethod(index_put_first_axis)
+
+
+def index_first_axis_residual(x: torch.Tensor, indices: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+    """x[indices], and x."""
+    return x[indices], x.detach()
+
+
 def _taken(x: torch.Tensor, indices: torch.Tensor,
            lengths: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
     """Rows of x, where each sequence of them begins, and the longest."""
@@ -58,5 +75,6 @@ def pad_input(hidden_states: torch.Tensor, indices: torch.Tensor, batch: int, se
 
 
 __all__ = [
-    'index_first_axis', 'index_put_first_axis', 'pad_input', 'unpad_input', 'unpad_input_for_concatenated_sequences'
+    'IndexFirstAxis', 'IndexPutFirstAxis', 'index_first_axis', 'index_first_axis_residual', 'index_put_first_axis',
+    'pad_input', 'unpad_input', 'unpad_input_for_concatenated_sequences'
 ]

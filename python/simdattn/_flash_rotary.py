@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional, Union
+from typing import Optional, Tuple, Union
 
 import torch
 
@@ -60,4 +60,70 @@ def apply_rotary_emb(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, inte
 
 apply_rotary_emb_func = apply_rotary_emb
 
-__all__ = ['apply_rotary_emb', 'apply_rotary_emb_func']
+
+def apply_rotary_emb_kv_(kv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool = False,
+                         seqlen_offsets: Union[int, torch.Tensor] = 0) -> torch.Tensor:
+    """Rotates the keys of kv, [batch, rows, 2, heads, dim], in place."""
+    apply_rotary_emb(kv[:, :, 0], cos, sin, interleaved, True, seqlen_offsets)
+    return kv
+
+
+def apply_rotary_emb_qkv_(qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, cos_k: Optional[torch.Tensor] = None,
+                          sin_k: Optional[torch.Tensor] = None, interleaved: bool = False,
+                          seqlen_offsets: Union[int, torch.Tensor] = 0,
+                          num_heads_q: Optional[int] = None) -> torch.Tensor:
+    """Rotates queries and keys of qkv in place: [batch, rows, 3, heads, dim] or, with num_heads_q, [batch, rows,
+    num_heads_q + 2 * kv_heads, dim]. cos_k, sin_k: other tables for keys."""
+    if qkv.dim() == 5:
+        q, k = qkv[:, :, 0], qkv[:, :, 1]
+    else:
+        if num_heads_q is None:
+            raise Error(Code.RANGE, 'num_heads_q: is wanted for a qkv of 4 dimensions')
+        q, k = qkv[:, :, :num_heads_q], qkv[:, :, num_heads_q:(num_heads_q + qkv.shape[2]) // 2]
+    apply_rotary_emb(q, cos, sin, interleaved, True, seqlen_offsets)
+    apply_rotary_emb(k, cos if cos_k is None else cos_k, sin if sin_k is None else sin_k, interleaved, True,
+                     seqlen_offsets)
+    return qkv
+
+
+class RotaryEmbedding(torch.nn.Module):
+    """Rotates queries and keys in place, by tables that grow with the positions. xPos (scale_base) is not there.
+
+    dim: rotated dimensions; base: of the frequencies base^(-2i / dim); interleaved: as of apply_rotary_emb.
+    """
+    inv_freq: torch.Tensor
+
+    def __init__(self, dim: int, base: float = 10000.0, interleaved: bool = False, scale_base: Optional[float] = None,
+                 device: Optional[torch.device] = None) -> None:
+        super().__init__()
+        if scale_base is not None:
+            raise Error(Code.RANGE, 'scale_base: xPos is not there; None is wanted')
+        self.dim, self.base, self.interleaved, self.scale_base = dim, float(base), interleaved, scale_base
+        steps = torch.arange(0, dim, 2, device=device, dtype=torch.float32) / dim
+        self.register_buffer('inv_freq', 1.0 / self.base**steps, persistent=False)
+        self._tables: Optional[Tuple[torch.Tensor, torch.Tensor]] = None
+
+    def tables(self, positions: int, dtype: torch.dtype) -> Tuple[torch.Tensor, torch.Tensor]:
+        """cos and sin, [at least positions, dim / 2]."""
+        if self._tables is None or len(self._tables[0]) < positions or self._tables[0].dtype != dtype:
+            angles = torch.outer(torch.arange(positions, dtype=torch.float32), self.inv_freq)
+            self._tables = angles.cos().to(dtype), angles.sin().to(dtype)
+        return self._tables
+
+    def forward(self, qkv: torch.Tensor, kv: Optional[torch.Tensor] = None, seqlen_offset: Union[int, torch.Tensor] = 0,
+                max_seqlen: Optional[int] = None,
+                num_heads_q: Optional[int] = None) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]:
+        """qkv as in apply_rotary_emb_qkv_(); with kv, [batch, rows, 2, heads, dim], it is q, [batch, rows, heads, dim],
+        and both come back. Row i stands at seqlen_offset + i. max_seqlen: that of the offsets, where they are a tensor.
+        """
+        last = max_seqlen or qkv.shape[1] + (seqlen_offset if isinstance(seqlen_offset, int) else int(seqlen_offset.max()))
+        cos, sin = self.tables(last, qkv.dtype)
+        if kv is None:
+            return apply_rotary_emb_qkv_(qkv, cos, sin, None, None, self.interleaved, seqlen_offset, num_heads_q)
+        q = apply_rotary_emb(qkv, cos, sin, self.interleaved, True, seqlen_offset)
+        return q, apply_rotary_emb_kv_(kv, cos, sin, self.interleaved, seqlen_offset)
+
+
+__all__ = [
+    'RotaryEmbedding', 'apply_rotary_emb', 'apply_rotary_emb_func', 'apply_rotary_emb_kv_', 'apply_rotary_emb_qkv_'
+]

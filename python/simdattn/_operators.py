@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Literal, Optional, Sequen
 
 import torch
 
-from ._abi import Arithmetic, Code
+from ._abi import Arithmetic, Code, RopePairing
 from ._attention import attention as _attention
 from ._cache import KVCache, living
-from ._library import Error
+from ._library import Error, enumerator
 from ._rope import rope as _rope
+from ._scoring import as_double, boolean, integer
 from ._targets import Target
 from ._tensors import refuse_gradient
 from ._types import OperatorOptions, Pairing, SequenceOptions
@@ -109,6 +110,47 @@ _rope_operator = _define('rope', f'Tensor x, Tensor cos, Tensor sin, Tensor? pos
 # ---- What is called ------------------------------------------------------------------------------------------------------
 
 
+def tensor(x: Any, argument: str) -> torch.Tensor:
+    """x, if it is a tensor."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f'{argument}: a torch.Tensor is wanted, not {type(x).__name__}')
+    return x
+
+
+def _numbers(x: Any, argument: str) -> torch.Tensor:
+    """A tensor, or a list as one."""
+    if isinstance(x, torch.Tensor):
+        return x
+    try:
+        return torch.as_tensor(x)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f'{argument}: a torch.Tensor or a list of numbers is wanted, not {x!r}') from None
+
+
+def _integer(x: Any, argument: str) -> Any:
+    """x, which compilers may know by its name alone."""
+    return x if isinstance(x, (int, getattr(torch, 'SymInt', int))) else integer(x, argument)
+
+
+def _number(x: Any, argument: str) -> Any:
+    return x if isinstance(x, (int, float)) else as_double(x, argument)
+
+
+def _word(x: Any, argument: str) -> str:
+    if not isinstance(x, str):
+        raise TypeError(f'{argument}: a name is wanted, not {x!r}')
+    return x
+
+
+# What an argument of a schema's type has to be.
+_CHECKS: Dict[str, Callable[[Any, str], Any]] = {'Tensor': _numbers, 'bool': boolean, 'float': _number, 'int': _integer, 'SymInt': _integer,
+                                                 'str': _word}
+
+
+def _pairing_name(x: Any) -> str:
+    return x if isinstance(x, str) else enumerator(RopePairing, x, 'pairing').name.lower()
+
+
 def _operands(function: str, options: Dict[str, Any], names: Dict[str, str]) -> Tuple[Any, ...]:
     """The options in the operator's order: lists become tensors."""
     unknown = [name for name in options if name not in names]
@@ -121,8 +163,8 @@ def _operands(function: str, options: Dict[str, Any], names: Dict[str, str]) -> 
             x = x.name
         if isinstance(x, Arithmetic):
             x = x.name.lower()
-        if kind == 'Tensor?' and x is not None and not isinstance(x, torch.Tensor):
-            x = torch.as_tensor(x)
+        if x is not None:
+            x = _CHECKS[kind.rstrip('?')](x, name)
         found.append(x)
     return tuple(found)
 
@@ -144,11 +186,14 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool
     options: bias, mask, bias_scale, alibi_slopes, sinks, kv_start, kv_length, offsets, prefix_end, scale, softcap,
     offset, window_left, window_right, chunk, cu_q, cu_k, lists, list_block, arithmetic, target, as there. return_lse: (out, lse).
     """
+    q, k, v = tensor(q, 'q'), tensor(k, 'k'), tensor(v, 'v')
     found = _attention_operator(q, k, v, *_operands('attention', dict(options, causal=causal), {**_SCORING, **_ENDS}))
-    return found if return_lse else found[0]
+    return found if boolean(return_lse, 'return_lse') else found[0]
 
 
 def _lengths_of(cache: KVCache) -> torch.Tensor:
+    if not isinstance(cache, KVCache):
+        raise TypeError(f'cache: a KVCache is wanted, not {type(cache).__name__}')
     if cache.tensor_of_lengths is None:
         raise Error(Code.RANGE, 'cache: was made before PyTorch was imported; import simdattn.torch first')
     return cache.tensor_of_lengths
@@ -167,23 +212,26 @@ def attend(cache: KVCache, q: torch.Tensor, *, causal: bool = ..., return_lse: L
 def attend(cache: KVCache, q: torch.Tensor, *, causal: bool = True, return_lse: bool = False, **options: Any) -> Any:
     """cache.attend(q) as an operator. options: as of attention() here, but for cu_q and cu_k."""
     operands = _operands('attend', dict(options, causal=causal), _SCORING)
-    found = _attend_operator(q, _lengths_of(cache), cache.handle, cache.values.shape[3], *operands)
-    return found if return_lse else found[0]
+    found = _attend_operator(tensor(q, 'q'), _lengths_of(cache), cache.handle, cache.values.shape[3], *operands)
+    return found if boolean(return_lse, 'return_lse') else found[0]
 
 
 def append(cache: KVCache, k: torch.Tensor, v: torch.Tensor, *, rope: Optional[Tuple[torch.Tensor, torch.Tensor]] = None,
            pairing: Pairing = 'half_split', first_dim: int = 0) -> None:
     """cache.append(k, v) as an operator. rope: cos and sin, float32 tensors [positions, pairs], as KVCache.append() has them."""
-    cos, sin = (None, None) if rope is None else rope
-    _append_operator(k, v, _lengths_of(cache), cache.handle, cos, sin, pairing if isinstance(pairing, str) else pairing.name.lower(),
-                     first_dim)
+    if rope is not None and (not isinstance(rope, (tuple, list)) or len(rope) != 2):
+        raise TypeError(f'rope: a pair of tensors is wanted, (cos, sin), not {rope!r}')
+    cos, sin = (None, None) if rope is None else (tensor(rope[0], 'rope'), tensor(rope[1], 'rope'))
+    _append_operator(tensor(k, 'k'), tensor(v, 'v'), _lengths_of(cache), cache.handle, cos, sin, _pairing_name(pairing),
+                     integer(first_dim, 'first_dim'))
 
 
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: Optional[torch.Tensor] = None, *, start: int = 0,
          pairing: Pairing = 'half_split', inverse: bool = False, first_dim: int = 0) -> torch.Tensor:
     """simdattn.rope() as an operator, torch.ops.simdattn.rope; cos and sin are tensors."""
-    result: torch.Tensor = _rope_operator(x, cos, sin, positions, start, inverse,
-                                          pairing if isinstance(pairing, str) else pairing.name.lower(), first_dim)
+    positions = None if positions is None else _numbers(positions, 'positions')
+    result: torch.Tensor = _rope_operator(tensor(x, 'x'), tensor(cos, 'cos'), tensor(sin, 'sin'), positions, _integer(start, 'start'),
+                                          boolean(inverse, 'inverse'), _pairing_name(pairing), integer(first_dim, 'first_dim'))
     return result
 
 

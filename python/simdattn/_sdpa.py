@@ -14,9 +14,9 @@ from ._arrays import SIZES, Array, Operand, maker_like, operand, padded
 from ._attention import Problem, _Tasks, threads_wanted
 from ._library import Error
 from ._run import Templates, replay
-from ._scoring import boolean
+from ._scoring import as_double, boolean
 from ._tensors import causal_offset, is_causal_bias, mark_written
-from ._targets import auto_word
+from ._targets import word_of
 from ._types import A, AnyArray, ArithmeticName, TargetName
 
 Shape = Tuple[int, ...]
@@ -99,7 +99,7 @@ def scaled_dot_product_attention(query: A, key: AnyArray, value: AnyArray, attn_
     gives zeros.
     """
     arguments = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, out, target, threads, return_lse,
-                 auto_word() if arithmetic == 'auto' else arithmetic)
+                 word_of(arithmetic))
     found = None if pool is not None else replay(_TEMPLATES, arguments)
     if found is not None and type(found) is not bool:
         return found
@@ -130,7 +130,7 @@ class How(NamedTuple):
 
 def masking(attn_mask: Any, dropout_p: float, is_causal: bool, arrays: Sequence[Any]) -> Tuple[Any, Optional[int]]:
     """The mask that is an array, and the position of row 0 on the axis of keys where causality is asked for."""
-    if dropout_p != 0:
+    if as_double(dropout_p, 'dropout_p') != 0:
         raise Error(Code.RANGE, f'dropout_p: is {dropout_p}; this is for inference, it must be 0')
     if boolean(is_causal, 'is_causal'):
         if attn_mask is not None:

@@ -50,9 +50,9 @@ def default_target() -> str:
 _auto = 'auto'
 
 
-def auto_word() -> str:
-    """What 'auto' is in the key of a call that replay() knows: permission changes what it stands for."""
-    return _auto
+def word_of(arithmetic: Any) -> Any:
+    """`arithmetic` in the key of a call that replay() knows: permission changes what 'auto' stands for."""
+    return _auto if isinstance(arithmetic, str) and arithmetic == 'auto' else arithmetic
 
 
 def request_amx() -> None:
@@ -75,7 +75,7 @@ def ask_for_amx() -> None:
 
 def arithmetic_name(x: Any) -> Any:
     """x, if it is an arithmetic or 'auto'; else Error."""
-    return x if x == 'auto' else enumerator(_abi.Arithmetic, x, 'arithmetic')
+    return x if isinstance(x, str) and x == 'auto' else enumerator(_abi.Arithmetic, x, 'arithmetic')
 
 
 def arithmetic_for(q: int, k: int, v: int, target: Union[str, Target, None]) -> int:

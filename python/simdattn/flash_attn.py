@@ -5,8 +5,8 @@
 
     simdattn.flash_attn.install()                   # `import flash_attn` finds this, where none is installed
 
-arithmetic: what multiplies, which flash-attn does not have: as in simdattn.attention(), but by default what is fastest
-here, bfloat16 as such where the CPU is faster then.
+arithmetic: what multiplies, which flash-attn does not have: as in simdattn.attention(), but by default that of
+install(), which is 'auto' unless it is told: bfloat16 as such where the CPU is faster then.
 
 Tensors are float32, bfloat16 or float16, and nothing of them is copied. The last row of q stands at the last key. A row
 that sees no key gives zeros and a log-sum-exp of -inf. Dropout and gradients are refused. `deterministic`, `num_splits`
@@ -19,8 +19,10 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 
 import torch
 
+from . import _flash_import
 from ._abi import Code
 from ._attention import attention
+from ._flash_checks import called, check, check_ends, check_slopes, check_table, ends_of, refuse_dropout, window_of
 from ._flash_import import VERSION as __version__
 from ._flash_import import install, uninstall
 from ._flash_rotary import rotate
@@ -28,6 +30,7 @@ from ._library import Error
 from ._run import prepare_torch
 from ._targets import ask_for_amx
 from ._tensor_cache import TensorCache
+from ._scoring import as_double, boolean
 from ._tensors import refuse_gradient
 from ._types import ArithmeticName
 
@@ -35,21 +38,9 @@ prepare_torch()
 ask_for_amx()  # PyTorch does so too, before its first product of bfloat16
 
 Window = Tuple[int, int]
+SCORES = dict(scale='softmax_scale', window_left='window_size', window_right='window_size')
 
 # ---- What the functions share ----------------------------------------------------------------------------------------
-
-
-def _check(x: Any, argument: str, layout: str) -> None:
-    """Error unless x is a tensor of these dimensions, by their names in flash-attn's order."""
-    if not isinstance(x, torch.Tensor):
-        raise TypeError(f'{argument}: a torch.Tensor is wanted, not {type(x).__name__}')
-    if x.dim() != layout.count(',') + 1:
-        raise Error(Code.SHAPE, f'{argument}: has shape {tuple(x.shape)}; {layout} is wanted')
-
-
-def _refuse_dropout(dropout_p: float) -> None:
-    if dropout_p:
-        raise Error(Code.RANGE, f'dropout_p: is {dropout_p}; this is for inference, it must be 0')
 
 
 def _heads_first(x: torch.Tensor) -> torch.Tensor:
@@ -71,26 +62,21 @@ class _Scores(NamedTuple):
         """As options of attention(). sequence: whose slopes count, where every sequence has its own."""
         left, right = self.window
         slopes = self.slopes if sequence is None or self.slopes is None else self.slopes[sequence]
-        return dict(scale=self.scale, causal=bool(self.causal), softcap=self.softcap or None, alibi_slopes=slopes,
+        return dict(scale=self.scale, causal=self.causal, softcap=self.softcap or None, alibi_slopes=slopes,
                     window_left=left if left >= 0 else None, window_right=right if right >= 0 else None,
                     arithmetic=self.arithmetic)
 
 
 def _scores(softmax_scale: Optional[float], causal: bool, window_size: Window, softcap: float,
-            alibi_slopes: Optional[torch.Tensor], arithmetic: ArithmeticName, batch: int,
+            alibi_slopes: Optional[torch.Tensor], arithmetic: Optional[ArithmeticName], batch: int,
             heads: int) -> Tuple[_Scores, bool]:
     """The options, and whether every sequence has slopes of its own, so that each is a call."""
     if alibi_slopes is not None:
-        _check_slopes(alibi_slopes, batch, heads)
+        check_slopes(alibi_slopes, batch, heads)
     own = alibi_slopes is not None and alibi_slopes.dim() == 2
-    return _Scores(softmax_scale, causal, (window_size[0], window_size[1]), softcap, alibi_slopes,
-                   arithmetic), own
-
-
-def _check_slopes(slopes: torch.Tensor, batch: int, heads: int) -> None:
-    if tuple(slopes.shape) not in ((heads, ), (batch, heads)):
-        raise Error(Code.SHAPE,
-                    f'alibi_slopes: has shape {tuple(slopes.shape)}; {(heads,)} or {(batch, heads)} is wanted')
+    softcap = as_double(softcap, 'softcap')
+    return _Scores(softmax_scale, boolean(causal, 'causal'), window_of(window_size), softcap, alibi_slopes,
+                   _flash_import.arithmetic if arithmetic is None else arithmetic), own
 
 
 def _empty(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -100,11 +86,12 @@ def _empty(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 # ---- Sequences of one length -----------------------------------------------------------------------------------------
 
 
+@called(**SCORES)
 def flash_attn_func(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0,
                     softmax_scale: Optional[float] = None, causal: bool = False, window_size: Window = (-1, -1),
                     softcap: float = 0.0, alibi_slopes: Optional[torch.Tensor] = None, deterministic: bool = False,
                     return_attn_probs: bool = False,
-                    *, arithmetic: ArithmeticName = 'auto') -> Any:
+                    *, arithmetic: Optional[ArithmeticName] = None) -> Any:
     """q: [batch, rows, heads, dim]; k, v: [batch, tokens, kv_heads, dim]; the result is like q.
 
     window_size: (left, right), keys beside the row's own that it sees; -1: all. softcap: softcap * tanh(score /
@@ -112,13 +99,13 @@ def flash_attn_func(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p
     alibi_slopes: float32 [heads] or [batch, heads]; adds -slope * |row's place - key|.
     return_attn_probs: (out, lse float32 [batch, heads, rows], None); flash-attn gives probabilities with dropout alone.
     """
-    _refuse_dropout(dropout_p)
+    refuse_dropout(dropout_p)
     for x, argument in ((q, 'q'), (k, 'k'), (v, 'v')):
-        _check(x, argument, '[batch, rows, heads, dim]')
+        check(x, argument, '[batch, rows, heads, dim]')
     batch, rows, heads, _ = q.shape
     scores, own = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes, arithmetic, batch, heads)
     out = _empty(q, v)
-    lse = torch.empty((batch, heads, rows)) if return_attn_probs else None
+    lse = torch.empty((batch, heads, rows)) if boolean(return_attn_probs, 'return_attn_probs') else None
     for b in range(batch) if own else [None]:
         part = slice(None) if b is None else slice(b, b + 1)
         attention(*(_heads_first(x[part]) for x in (q, k, v)), out=_heads_first(out[part]),
@@ -126,25 +113,27 @@ def flash_attn_func(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p
     return out if lse is None else (out, lse, None)
 
 
+@called(q='qkv', k='qkv', v='qkv')
 def flash_attn_qkvpacked_func(qkv: torch.Tensor, dropout_p: float = 0.0, softmax_scale: Optional[float] = None,
                               causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
                               alibi_slopes: Optional[torch.Tensor] = None, deterministic: bool = False,
                               return_attn_probs: bool = False,
-                              *, arithmetic: ArithmeticName = 'auto') -> Any:
+                              *, arithmetic: Optional[ArithmeticName] = None) -> Any:
     """flash_attn_func with qkv: [batch, rows, 3, heads, dim]."""
-    _check(qkv, 'qkv', '[batch, rows, 3, heads, dim]')
+    check(qkv, 'qkv', '[batch, rows, 3, heads, dim]')
     return flash_attn_func(*_unpacked(qkv, 'qkv', 3), dropout_p, softmax_scale, causal, window_size, softcap,
                            alibi_slopes, deterministic, return_attn_probs, arithmetic=arithmetic)
 
 
+@called(k='kv', v='kv')
 def flash_attn_kvpacked_func(q: torch.Tensor, kv: torch.Tensor, dropout_p: float = 0.0,
                              softmax_scale: Optional[float] = None, causal: bool = False,
                              window_size: Window = (-1, -1), softcap: float = 0.0,
                              alibi_slopes: Optional[torch.Tensor] = None, deterministic: bool = False,
                              return_attn_probs: bool = False,
-                             *, arithmetic: ArithmeticName = 'auto') -> Any:
+                             *, arithmetic: Optional[ArithmeticName] = None) -> Any:
     """flash_attn_func with kv: [batch, tokens, 2, kv_heads, dim]."""
-    _check(kv, 'kv', '[batch, tokens, 2, kv_heads, dim]')
+    check(kv, 'kv', '[batch, tokens, 2, kv_heads, dim]')
     return flash_attn_func(q, *_unpacked(kv, 'kv', 2), dropout_p, softmax_scale, causal, window_size, softcap,
                            alibi_slopes, deterministic, return_attn_probs, arithmetic=arithmetic)
 
@@ -158,42 +147,42 @@ def _unpacked(x: torch.Tensor, argument: str, parts: int) -> Tuple[torch.Tensor,
 # ---- Sequences one behind the other ----------------------------------------------------------------------------------
 
 
-def _ends(cu: Any, argument: str) -> torch.Tensor:
-    _check(cu, argument, '[sequences + 1]')
-    if cu.dtype != torch.int32 or not len(cu):
-        raise Error(Code.DTYPE,
-                    f'{argument}: is {cu.dtype} of shape {tuple(cu.shape)}; int32 [sequences + 1] is wanted')
-    return cu
-
-
+@called(cu_q='cu_seqlens_q', cu_k='cu_seqlens_k', **SCORES)
 def flash_attn_varlen_func(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: torch.Tensor,
                            cu_seqlens_k: torch.Tensor, max_seqlen_q: int, max_seqlen_k: int, dropout_p: float = 0.0,
                            softmax_scale: Optional[float] = None, causal: bool = False, window_size: Window = (-1, -1),
                            softcap: float = 0.0, alibi_slopes: Optional[torch.Tensor] = None,
                            deterministic: bool = False, return_attn_probs: bool = False,
                            block_table: Optional[torch.Tensor] = None,
-                           *, arithmetic: ArithmeticName = 'auto') -> Any:
+                           *, arithmetic: Optional[ArithmeticName] = None) -> Any:
     """q: [all rows, heads, dim]; k, v: [all tokens, kv_heads, dim]; cu_seqlens_q, cu_seqlens_k: int32 [sequences + 1],
     where each begins, and the end. max_seqlen_q, max_seqlen_k are not read.
 
     block_table: int32 [sequences, n], where k and v are pages, [pages, page_size, kv_heads, dim]; cu_seqlens_k says how
     many tokens each sequence has. Other options and results: as of flash_attn_func; the lse is [heads, all rows].
     """
-    _refuse_dropout(dropout_p)
-    _check(q, 'q', '[all rows, heads, dim]')
-    cu_q, cu_k = _ends(cu_seqlens_q, 'cu_seqlens_q'), _ends(cu_seqlens_k, 'cu_seqlens_k')
+    refuse_dropout(dropout_p)
+    check(q, 'q', '[all rows, heads, dim]')
+    if block_table is not None:
+        check_table(block_table)
+    cu_q, cu_k = ends_of(cu_seqlens_q, 'cu_seqlens_q'), ends_of(cu_seqlens_k, 'cu_seqlens_k')
     for x, argument in ((k, 'k'), (v, 'v')):
-        _check(x, argument,
+        check(x, argument,
                '[all tokens, kv_heads, dim]' if block_table is None else '[pages, page_size, kv_heads, dim]')
     sequences, heads = len(cu_q) - 1, q.shape[1]
     if len(cu_k) != len(cu_q):
         raise Error(Code.SHAPE, f'cu_seqlens_k: has {len(cu_k)} numbers, cu_seqlens_q {len(cu_q)}')
+    if block_table is not None:
+        check_table(block_table, sequences)
+        check_ends(cu_k, None, 'cu_seqlens_k')
     scores, own = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes, arithmetic,
                           sequences, heads)
     out = _empty(q, v)
-    lse = torch.empty((heads, len(q))) if return_attn_probs else None
+    lse = torch.empty((heads, len(q))) if boolean(return_attn_probs, 'return_attn_probs') else None
     keys = _Varlen(k, v, cu_k, block_table)
     if own:
+        check_ends(cu_q, len(q), 'cu_seqlens_q')
+        check_ends(cu_k, len(k) if block_table is None else None, 'cu_seqlens_k')
         for b, (first, end) in enumerate(zip(cu_q.tolist(), cu_q.tolist()[1:])):
             rows = slice(first, end)
             keys.attend(q[rows], out[rows], None if lse is None else lse[:, rows], None, b, scores.options(b))
@@ -225,28 +214,30 @@ class _Varlen(NamedTuple):
         attention(*(_heads_first(x[None]) for x in (q, k, v)), cu_k=ends if whole else None, **rows, **options)
 
 
+@called(q='qkv', k='qkv', v='qkv', cu_seqlens_q='cu_seqlens', cu_seqlens_k='cu_seqlens')
 def flash_attn_varlen_qkvpacked_func(qkv: torch.Tensor, cu_seqlens: torch.Tensor, max_seqlen: int,
                                      dropout_p: float = 0.0, softmax_scale: Optional[float] = None,
                                      causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
                                      alibi_slopes: Optional[torch.Tensor] = None, deterministic: bool = False,
                                      return_attn_probs: bool = False,
-                                     *, arithmetic: ArithmeticName = 'auto') -> Any:
+                                     *, arithmetic: Optional[ArithmeticName] = None) -> Any:
     """flash_attn_varlen_func with qkv: [all rows, 3, heads, dim]."""
-    _check(qkv, 'qkv', '[all rows, 3, heads, dim]')
+    check(qkv, 'qkv', '[all rows, 3, heads, dim]')
     return flash_attn_varlen_func(*_unpacked(qkv, 'qkv', 3), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p,
                                   softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
                                   return_attn_probs, arithmetic=arithmetic)
 
 
+@called(k='kv', v='kv')
 def flash_attn_varlen_kvpacked_func(q: torch.Tensor, kv: torch.Tensor, cu_seqlens_q: torch.Tensor,
                                     cu_seqlens_k: torch.Tensor, max_seqlen_q: int, max_seqlen_k: int,
                                     dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
                                     window_size: Window = (-1, -1), softcap: float = 0.0,
                                     alibi_slopes: Optional[torch.Tensor] = None, deterministic: bool = False,
                                     return_attn_probs: bool = False,
-                                    *, arithmetic: ArithmeticName = 'auto') -> Any:
+                                    *, arithmetic: Optional[ArithmeticName] = None) -> Any:
     """flash_attn_varlen_func with kv: [all tokens, 2, kv_heads, dim]."""
-    _check(kv, 'kv', '[all tokens, 2, kv_heads, dim]')
+    check(kv, 'kv', '[all tokens, 2, kv_heads, dim]')
     return flash_attn_varlen_func(q, *_unpacked(kv, 'kv', 2), cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
                                   dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
                                   return_attn_probs, arithmetic=arithmetic)
@@ -263,10 +254,8 @@ def _cache(k: torch.Tensor, v: torch.Tensor, table: Optional[torch.Tensor], leng
             Code.SHAPE,
             f'{names[1]}: has shape {tuple(v.shape)}, {names[0]} {tuple(k.shape)}; all but the last number are the same'
         )
-    if table is not None and (table.dim() != 2 or len(table) != len(lengths)):
-        raise Error(
-            Code.SHAPE,
-            f'block_table: has shape {tuple(table.shape)}; int32 [{len(lengths)}, pages of a sequence] is wanted')
+    if table is not None:
+        check_table(table, len(lengths))
     _check_lengths(lengths, k.shape[1] * (1 if table is None else table.shape[1]), names[2])
     return TensorCache(_heads_first(k), _heads_first(v), block_table=table, lengths=lengths)
 
@@ -294,6 +283,10 @@ def _write_rows(k: torch.Tensor, v: Any, k_cache: torch.Tensor, v_cache: torch.T
     return True
 
 
+_CACHED = dict(k='k_cache', v='v_cache', kv_length='cache_seqlens', kv_start='cache_leftpad')
+
+
+@called(**_CACHED)
 def _attend_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor,
                     start: Optional[torch.Tensor], options: Dict[str, Any], return_lse: bool) -> Any:
     """A sequence each, of so many tokens, in [batch, capacity, kv_heads, dim]."""
@@ -312,7 +305,7 @@ def _lengths_of(cache_seqlens: Union[int, torch.Tensor, None], batch: int, defau
 
 
 def _per_sequence(x: Any, argument: str, batch: int) -> torch.Tensor:
-    _check(x, argument, '[batch]')
+    check(x, argument, '[batch]')
     if x.dtype not in (torch.int32, torch.int64) or len(x) != batch:
         raise Error(Code.SHAPE, f'{argument}: is {x.dtype} of shape {tuple(x.shape)}; int32 [{batch}] is wanted')
     return x
@@ -333,9 +326,9 @@ def _check_cached(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor,
     """All that attention() would refuse of q, as new keys are written before."""
     for x, argument in ((q, 'q'), (k, 'k'), (v, 'v')):
         if x is not None or argument == 'q':
-            _check(x, argument, '[batch, rows, heads, dim]')
+            check(x, argument, '[batch, rows, heads, dim]')
     for x, argument in ((k_cache, 'k_cache'), (v_cache, 'v_cache')):
-        _check(x, argument, '[pages, page_size, kv_heads, dim]' if pages else '[batch, capacity, kv_heads, dim]')
+        check(x, argument, '[pages, page_size, kv_heads, dim]' if pages else '[batch, capacity, kv_heads, dim]')
     if (k is None) != (v is None):
         raise Error(Code.RANGE, f'{"v" if v is None else "k"}: is wanted too: new keys and values come together')
     refuse_gradient(q, 'q')
@@ -347,6 +340,7 @@ def _check_cached(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor,
                     'wanted, the last dimension contiguous, and a number of heads that kv_heads divides')
 
 
+@called(**SCORES)
 def flash_attn_with_kvcache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor,
                             k: Optional[torch.Tensor] = None, v: Optional[torch.Tensor] = None,
                             rotary_cos: Optional[torch.Tensor] = None, rotary_sin: Optional[torch.Tensor] = None,
@@ -357,7 +351,7 @@ def flash_attn_with_kvcache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: tor
                             softcap: float = 0.0, rotary_interleaved: bool = True,
                             alibi_slopes: Optional[torch.Tensor] = None, num_splits: int = 0,
                             return_softmax_lse: bool = False,
-                            *, arithmetic: ArithmeticName = 'auto') -> Any:
+                            *, arithmetic: Optional[ArithmeticName] = None) -> Any:
     """Attention over a cache, behind whose tokens k and v are written first.
 
     q: [batch, rows, heads, dim]; k, v: [batch, new tokens, kv_heads, dim]
@@ -373,6 +367,11 @@ def flash_attn_with_kvcache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: tor
     _check_cached(q, k_cache, v_cache, k, v, block_table is not None)
     if k is not None and cache_seqlens is None:
         raise Error(Code.RANGE, 'cache_seqlens: is wanted with k: it says behind which token k is written')
+    if block_table is not None:
+        check_table(block_table)
+    for x, argument in ((rotary_cos, 'rotary_cos'), (rotary_sin, 'rotary_sin')):
+        if x is not None:
+            check(x, argument, '[positions, pairs]')
     if rotary_cos is not None and k is None:
         raise Error(Code.RANGE, 'rotary_cos: is given without k; rotate q before the call')
     batch, rows, heads, _ = q.shape
@@ -389,23 +388,27 @@ def flash_attn_with_kvcache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: tor
         if k is None or (rotary_cos is None and _write_rows(k, v, k_cache, v_cache, lengths)):
             if k is not None:
                 lengths = lengths + k.shape[1]
-            return _attend_tensors(q, k_cache, v_cache, lengths, start, scores.options(), return_softmax_lse)
+            return _attend_tensors(q, k_cache, v_cache, lengths, start, scores.options(),
+                                   boolean(return_softmax_lse, 'return_softmax_lse'))
     cache = _cache(k_cache, v_cache, table, lengths, ('k_cache', 'v_cache', 'cache_seqlens'))
     if k is not None and v is not None:
         if rotary_cos is not None:
             local = causal or scores.window != (-1, -1)
-            q = rotate(q, rotary_cos, rotary_sin, lengths, rotary_interleaved, along=local)
-            k = rotate(k, rotary_cos, rotary_sin, lengths, rotary_interleaved)
+            q = rotate(q, rotary_cos, rotary_sin, lengths, boolean(rotary_interleaved, 'rotary_interleaved'), along=local)
+            k = rotate(k, rotary_cos, rotary_sin, lengths, boolean(rotary_interleaved, 'rotary_interleaved'))
         cache.append(_heads_first(k), _heads_first(v))
     out = _empty(q, v_cache)
-    lse = torch.empty((batch, heads, rows)) if return_softmax_lse else None
+    lse = torch.empty((batch, heads, rows)) if boolean(return_softmax_lse, 'return_softmax_lse') else None
     for b in range(batch) if own else [None]:
         part = slice(None) if b is None else slice(b, b + 1)
         one = cache if b is None else _one_of(k_cache, v_cache, table, cache, b)
-        attention(_heads_first(q[part]), one.keys, one.values, out=_heads_first(out[part]),
+        _attention_of_cache(_heads_first(q[part]), one.keys, one.values, out=_heads_first(out[part]),
                   lse=None if lse is None else lse[part], kv_start=None if start is None else start[part],
                   **scores.options(b))
     return out if lse is None else (out, lse)
+
+
+_attention_of_cache = called(**_CACHED)(attention)
 
 
 def _one_of(k: torch.Tensor, v: torch.Tensor, table: Optional[torch.Tensor], cache: TensorCache, b: int) -> TensorCache:

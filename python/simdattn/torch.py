@@ -37,7 +37,7 @@ from ._run import Templates, prepare_torch, replay
 from ._scoring import boolean
 from ._sdpa import How, leading_shapes, masking
 from ._sdpa import attend as attend_with
-from ._targets import Target, ask_for_amx, auto_word
+from ._targets import Target, ask_for_amx, word_of
 from ._tensors import is_causal_bias, refuse_gradient, refuse_layout
 from ._types import ArithmeticName, TargetName
 
@@ -133,7 +133,7 @@ def _sdpa(public: Callable[..., Any], query: Any, key: Any, value: Any, attn_mas
           arithmetic: ArithmeticName, return_lse: bool = False) -> Any:
     """public: the function that was called, which subclasses of tensors are asked about."""
     arguments = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, None, target, threads, return_lse,
-                 auto_word() if arithmetic == 'auto' else arithmetic)
+                 word_of(arithmetic))
     compiling = _compiling()
     found = None if compiling or pool is not None or _autocast_enabled() else replay(_TEMPLATES, arguments)
     if found is not None and type(found) is not bool:

@@ -1,5 +1,7 @@
 """install(): everything that reaches PyTorch's CPU kernel, with PyTorch's own gradients, and the way back."""
+import os
 import shutil
+import threading
 
 import pytest
 import torch
@@ -9,9 +11,10 @@ from torch.nn import functional
 
 import simdattn
 import simdattn.torch
+from simdattn import _aten, _run
 
-HAS = hasattr(torch.library, 'get_kernel') and hasattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu')
-needed = pytest.mark.skipif(not HAS, reason='torch.library.get_kernel: PyTorch 2.9 and later')
+HAS = _run._core is not None and tuple(map(int, torch.__version__.split('.')[:2])) >= (2, 10)
+needed = pytest.mark.skipif(not HAS, reason="libtorch's stable C interface: PyTorch 2.10 and later, and the extension module")
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ def installed():
 
 @pytest.mark.skipif(HAS, reason='this PyTorch can')
 def test_an_older_pytorch():
-    with pytest.raises(simdattn.Error, match='install: PyTorch .* has no torch.library.get_kernel'):
+    with pytest.raises(simdattn.Error, match='install: PyTorch .* has no |install: needs the extension module'):
         simdattn.torch.install()
 
 
@@ -166,3 +169,64 @@ def test_strides_are_those_that_compilers_expect(installed, layout, turn):
     scores = query @ query.transpose(-1, -2) / 4
     torch.testing.assert_close(found[1], scores.logsumexp(-1), rtol=0, atol=1e-5)
     torch.testing.assert_close(found[0], scores.softmax(-1) @ query, rtol=0, atol=1e-5)
+
+
+@needed
+def test_what_pytorchs_kernel_refuses_is_its_error(installed):
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    x, = tensors((1, 2, 6, 16))
+    for given in ((x, x[0], x), (x.double(), x, x), (x, x, x.long())):
+        with pytest.raises(RuntimeError, match='dim|expected scalar type'):
+            kernel(*given)
+    assert simdattn.torch.calls().taken == 0 and sum(simdattn.torch.calls().others.values()) == 3
+
+
+@needed
+def test_before_pytorch_2_13(monkeypatch):
+    """It has no function that frees an optional argument, nor one for the sentence of an error."""
+    names = {**_aten._NAMES, 'delete_value': ('_ZdlPv',), 'what': ('not_there',)}
+    monkeypatch.setattr(_aten, '_NAMES', names)
+    simdattn.torch.install(always=True)
+    try:
+        x, = tensors((1, 2, 6, 16))
+        mask = torch.randn(6, 6)
+        for _ in range(100):
+            torch.testing.assert_close(functional.scaled_dot_product_attention(x, x, x, attn_mask=mask, scale=0.3),
+                                       formula(x, x, x, attn_mask=mask, scale=0.3), rtol=0, atol=1e-5)
+        with pytest.raises(RuntimeError, match="PyTorch's kernel refuses the call"):
+            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(x, x[0], x)
+    finally:
+        simdattn.torch.uninstall()
+    names['check_fail'] = ('not_there',)
+    with pytest.raises(simdattn.Error, match='install: PyTorch .* has no not_there'):
+        simdattn.torch.install()
+
+
+@needed
+def test_threads_and_forks(installed):
+    q, k, v = tensors((1, 4, 300, 64), (1, 4, 900, 64), (1, 4, 900, 64))
+    wanted, found = simdattn.torch.sdpa(q, k, v), []
+    threads = [threading.Thread(target=lambda: found.append(functional.scaled_dot_product_attention(q, k, v))) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(found) == 4 and all(torch.equal(x, wanted) for x in found)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if torch.equal(functional.scaled_dot_product_attention(q, k, v), wanted) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@needed
+@pytest.mark.parametrize('layout', [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3), (3, 1, 0, 2)])
+def test_results_lie_as_empty_like_makes_them(installed, layout):
+    """Of queries that are a part of an array too, with sizes of one and steps of 0."""
+    whole, = tensors((2, 3, 6, 16))
+    for x in (whole, whole[:, :2], whole[..., :8], whole[:, :, :1], whole[:1], whole[:, :1].expand(2, 3, 6, 16)):
+        x = x.permute(layout)
+        if x.stride(3) != 1:
+            continue  # PyTorch's function gives such to another kernel
+        out, _ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(x, x, x)
+        assert out.stride() == torch.empty_like(x).stride(), (x.shape, x.stride())
+        torch.testing.assert_close(out, formula(x, x, x), rtol=0, atol=1e-5)

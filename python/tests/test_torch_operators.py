@@ -101,6 +101,17 @@ def test_the_operators_are_what_pytorch_expects():
     torch.library.opcheck(torch.ops.simdattn.attention.default, (q, k, v, *options))
     table = [torch.from_numpy(np.asarray(t)) for t in simdattn.rope_table(64, 16)]
     torch.library.opcheck(torch.ops.simdattn.rope.default, (q, *table, None, 3, False, 'half_split', 0))
+    torch.library.opcheck(torch.ops.simdattn.sdpa_with_lse.default, (q, k, v, torch.randn(q.shape[2], k.shape[2]), None, None, True, None, 'f32'))
+    cache = simdattn.KVCache(2, 2, 64, 16)
+    new, = tensors((2, 2, 3, 16))
+    # It writes what no argument shows, so a run cannot be compared with a second one, as the test of AOT autograd does.
+    shows = ('test_schema', 'test_autograd_registration', 'test_faketensor')
+    torch.library.opcheck(torch.ops.simdattn.append.default, (new, new, cache.tensor_of_lengths, cache.handle, *table, 'half_split', 0),
+                          test_utils=shows)
+    scoring = known['_operands']('attend', dict(causal=True), known['_SCORING'])
+    torch.library.opcheck(torch.ops.simdattn.attend.default, (tensors((2, 4, 1, 16))[0], cache.tensor_of_lengths, cache.handle, 16, *scoring))
+    names = {name.split('::')[1] for name in torch._C._dispatch_get_registrations_for_dispatch_key('CPU') if name.startswith('simdattn::')}
+    assert names == {'append', 'attend', 'attention', 'rope', 'sdpa', 'sdpa_with_lse'}  # all that there are
 
 
 def test_what_is_refused():
