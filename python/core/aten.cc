@@ -1,7 +1,7 @@
 // The kernel that PyTorch's scaled_dot_product_attention ends in on a CPU, in the place of PyTorch's own.
 //
-// It is registered by libtorch's stable C interface, which is the same in every version from 2.10 on. A kernel in Python
-// takes 6 us a call to be reached, half of what PyTorch's own kernel takes for a token, and it needs the GIL.
+// It is registered by libtorch's stable C interface, which is the same in every version from 2.10 on. A kernel in
+// Python takes 6 us a call to be reached, half of what PyTorch's own kernel takes for a token, and it needs the GIL.
 #include <array>
 #include <atomic>
 #include <cmath>
@@ -106,9 +106,7 @@ struct Tensor {
   }
 };
 
-Sizes contiguous(const int64_t* shape) {
-  return {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1};
-}
+Sizes contiguous(const int64_t* shape) { return {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1}; }
 
 Handle make(const int64_t* shape, const int64_t* stride, int32_t type, int64_t rank = 4) {
   Handle made = nullptr;
@@ -223,8 +221,8 @@ void* memory_of(Handle x) {
   return x == nullptr || torch.get_data_ptr(x, &data) != 0 ? nullptr : data;
 }
 
-// [batch, heads, rows] into memory that lies [batch, rows, heads]. A row that sees no key has 0, as PyTorch's own kernel
-// gives it: its backward takes exp(score - lse), which would be NaN.
+// [batch, heads, rows] into memory that lies [batch, rows, heads]. A row that sees no key has 0, as PyTorch's own
+// kernel gives it: its backward takes exp(score - lse), which would be NaN.
 void put_lse(const float* from, float* to, int64_t batch, int64_t heads, int64_t rows) {
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t h = 0; h < heads; ++h) {
@@ -329,9 +327,9 @@ void kernel(Value* stack, uint64_t, uint64_t) {
     count(reason);
     for (Handle x : {call.out, call.lse})
       if (x != nullptr) torch.delete_tensor_object(x);
-    failure = torch.theirs(given[0], given[1], given[2], call.dropout, call.causal,
-                           call.has_mask ? &mask_given : nullptr, call.has_scale ? &call.scale : nullptr, &call.out,
-                           &call.lse);
+    failure =
+        torch.theirs(given[0], given[1], given[2], call.dropout, call.causal, call.has_mask ? &mask_given : nullptr,
+                     call.has_scale ? &call.scale : nullptr, &call.out, &call.lse);
   }
   for (Handle x : given) torch.delete_tensor_object(x);
   if (mask_given != nullptr) torch.delete_tensor_object(mask_given);
@@ -363,22 +361,21 @@ bool type_of(PyObject* addresses, const char* name, int32_t* type) {
 bool find_all(PyObject* a) {
   return find(a, "library_init_impl", &torch.library_init_impl) && find(a, "library_impl", &torch.library_impl) &&
          find(a, "delete_library_object", &torch.delete_library_object) &&
-         find(a, "delete_tensor_object", &torch.delete_tensor_object) &&
-         find(a, "get_data_ptr", &torch.get_data_ptr) && find(a, "get_dim", &torch.get_dim) &&
-         find(a, "get_sizes", &torch.get_sizes) && find(a, "get_strides", &torch.get_strides) &&
-         find(a, "get_dtype", &torch.get_dtype) && find(a, "empty_strided", &torch.empty_strided) &&
-         find(a, "copy_", &torch.copy_) && find(a, "theirs", &torch.theirs) &&
-         find(a, "get_num_threads", &torch.get_num_threads) && find(a, "delete_value", &torch.delete_value) &&
-         find(a, "what", &torch.what, true) && find(a, "check_fail", &torch.check_fail) &&
-         type_of(a, "dtype_float32", &torch.float32) && type_of(a, "dtype_bfloat16", &torch.bfloat16) &&
-         type_of(a, "dtype_float16", &torch.float16) && type_of(a, "dtype_float64", &torch.float64) &&
-         type_of(a, "dtype_bool", &torch.boolean);
+         find(a, "delete_tensor_object", &torch.delete_tensor_object) && find(a, "get_data_ptr", &torch.get_data_ptr) &&
+         find(a, "get_dim", &torch.get_dim) && find(a, "get_sizes", &torch.get_sizes) &&
+         find(a, "get_strides", &torch.get_strides) && find(a, "get_dtype", &torch.get_dtype) &&
+         find(a, "empty_strided", &torch.empty_strided) && find(a, "copy_", &torch.copy_) &&
+         find(a, "theirs", &torch.theirs) && find(a, "get_num_threads", &torch.get_num_threads) &&
+         find(a, "delete_value", &torch.delete_value) && find(a, "what", &torch.what, true) &&
+         find(a, "check_fail", &torch.check_fail) && type_of(a, "dtype_float32", &torch.float32) &&
+         type_of(a, "dtype_bfloat16", &torch.bfloat16) && type_of(a, "dtype_float16", &torch.float16) &&
+         type_of(a, "dtype_float64", &torch.float64) && type_of(a, "dtype_bool", &torch.boolean);
 }
 
 }  // namespace
 
-// install_kernel(addresses, target, threads or 0, arithmetic or -1, always): puts the kernel in the place of PyTorch's, or gives
-// the one that is there these options.
+// install_kernel(addresses, target, threads or 0, arithmetic or -1, always): puts the kernel in the place of PyTorch's,
+// or gives the one that is there these options.
 PyObject* install_kernel(PyObject*, PyObject* arguments) {
   PyObject* addresses = nullptr;
   unsigned long long target = 0;

@@ -104,6 +104,8 @@ def put_scoring(record: Record, prefix: str, options: Dict[str, Any], shape: Tup
 
 def as_double(value: Any, argument: str) -> float:
     """value as a number; words are none."""
+    if isinstance(value, (int, float)):  # compilers of PyTorch's do not look into ctypes
+        return float(value)
     try:
         return ctypes.c_double(value).value
     except TypeError:

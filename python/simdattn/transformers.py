@@ -123,6 +123,8 @@ def _mask(*sizes: Any, config: Any = None, **options: Any) -> Optional[torch.Ten
 
     An indexer of keys adds it to its scores, so that there it has to hold numbers.
     """
+    if getattr(config, 'keep_window_size', None) is not None:  # Doge adds it to a bias of its own, and is causal by it alone
+        return eager_mask(*sizes, config=config, **options)
     found = sdpa_mask(*sizes, config=config, **{**options, 'allow_torch_fix': False})
     if found is None or getattr(config, 'index_topk', None) is None:
         return found
