@@ -16,7 +16,10 @@ Counts counts;
 // ---- One node, by all threads ---------------------------------------------------------------------------------------
 
 /// A node of the graph that runs. Threads take tasks as they come: a thread that is late takes none, and no other one
-/// waits for it.
+/// waits for it. What the plan wrote is visible to every thread, because ggml starts its threads by a lock or a
+/// barrier. Taking a task orders nothing, since no task reads what another one wrote. A reduction does: done_tasks
+/// releases a task's partial results, and who waits for the sum acquires them, of all threads, since additions continue
+/// a release.
 struct Runner::Node {
   struct Counter {
     alignas(64) std::atomic<int64_t> n{0};
