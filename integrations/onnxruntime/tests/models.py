@@ -35,7 +35,7 @@ def session(model, ours, threads=1, **settings):
 def of_one_node(op, inputs, outputs, opset=23, domain='', fixed=False, **attributes):
     """inputs: (name, array or None) in the operator's order; outputs: (name or '', dtype, rank).
 
-    fixed: shapes are in the model, not only numbers of dimensions."""
+    fixed: shapes are in the model, not only numbers of dimensions. rank: None where it is not known."""
     names = [name if array is not None else '' for name, array in inputs]
     while names and not names[-1]:
         names.pop()
@@ -45,7 +45,7 @@ def of_one_node(op, inputs, outputs, opset=23, domain='', fixed=False, **attribu
             seen.add(name)
             shape = list(array.shape) if fixed else [f'{name}{i}' for i in range(array.ndim)]
             given.append(helper.make_tensor_value_info(name, ELEMENTS[array.dtype], shape))
-    made = [helper.make_tensor_value_info(name, ELEMENTS[np.dtype(t)], [f'{name}{i}' for i in range(rank)])
+    made = [helper.make_tensor_value_info(name, ELEMENTS[np.dtype(t)], None if rank is None else [f'{name}{i}' for i in range(rank)])
             for name, t, rank in outputs if name]
     node = helper.make_node(op, names, [name for name, *_ in outputs], domain=domain, name='node', **attributes)
     sets = [helper.make_opsetid('', opset)] + ([helper.make_opsetid(domain, 1)] if domain else [])

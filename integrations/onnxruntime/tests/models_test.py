@@ -4,7 +4,9 @@ import pathlib
 
 import models
 import numpy as np
+import onnxruntime as ort
 import pytest
+import reference
 from onnx import TensorProto, helper, numpy_helper
 
 SHARED = pathlib.Path(os.environ.get('STORIES') or pathlib.Path(os.environ.get('SIMDATTN_SHARED', '../shared')) / 'data' / 'tinyllamas')
@@ -239,3 +241,67 @@ def test_whisper(capfd):
     session = models.session(model, True, 2, log='1')
     assert f'took {layers} nodes, left {layers}' in capfd.readouterr().err  # those of the encoder see all keys
     assert write(session) == write(models.session(model, False, 2))
+
+
+# ---- bf16, and attention that ONNX Runtime joins itself -------------------------------------------------------------
+
+
+def rounded(x):
+    """f32 numbers as bf16 has them, to nearest even."""
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
+
+
+@pytest.mark.parametrize('mask', [False, True])
+def test_bf16(mask, capfd):
+    """Attention of ONNX, for which ONNX Runtime has no kernel of bf16: against float64 of the numbers that bf16 has."""
+    g, rng, heads, d = Graph(), np.random.default_rng(9), 4, 32
+    names = ['Q', 'K', 'V'] + (['mask'] if mask else [])
+    feed = {name: rng.standard_normal((2, heads, 20, d), np.float32) for name in names[:3]}
+    if mask:
+        feed['mask'] = rng.standard_normal((20, 20), np.float32)
+    inputs = [g.node('Cast', [g.input(name, TensorProto.FLOAT, list(feed[name].shape))], to=TensorProto.BFLOAT16) for name in names]
+    y = g.node('Attention', inputs, softcap=0.0, is_causal=int(not mask))
+    g.node('Cast', [y], ['out'], to=TensorProto.FLOAT)
+    g.output('out', [2, heads, 20, d])
+    session = models.session(g.model(23), True, 2, log='1')
+    assert 'took 1 nodes, left 0' in capfd.readouterr().err
+    q, k, v = (rounded(feed[name]) for name in names[:3])
+    visible = None if mask else np.tri(20, dtype=bool)
+    wanted = reference.attention(q, k, v, visible=visible, bias=rounded(feed['mask']) if mask else None)
+    got = session.run(None, feed)[0]
+    np.testing.assert_allclose(got, wanted, atol=2e-2)
+    assert np.abs(got - wanted).max() > 0 and (rounded(got) == got).all()
+
+
+def test_attention_that_is_joined_later(tmp_path, capfd):
+    """MatMul and Softmax of a BERT, which ONNX Runtime makes an Attention of after providers have chosen: it is not taken, runs as
+    without the provider, and the optimised model can be saved because it has no node of a provider."""
+    g, rng, e, heads, n = Graph(), np.random.default_rng(10), 32, 2, 6
+    d = e // heads
+    x = layer_norm(g, rng, g.input('x', TensorProto.FLOAT, ['b', 'n', e]), e)
+
+    def projected(perm):
+        w = (rng.standard_normal((e, e)) / np.sqrt(e)).astype(np.float32)
+        y = g.node('Add', [g.matmul(x, w), g.weight(rng.standard_normal(e).astype(np.float32))])
+        return g.node('Transpose', [g.node('Reshape', [y, g.weight(np.array([0, 0, heads, d]))])], perm=perm)
+
+    q, k, v = projected([0, 2, 1, 3]), projected([0, 2, 3, 1]), projected([0, 2, 1, 3])
+    t = g.node('Div', [g.node('MatMul', [q, k]), g.weight(np.array(np.sqrt(d), np.float32))])
+    mask = g.input('mask', TensorProto.INT64, ['b', 'n'])
+    mask = g.node('Unsqueeze', [g.node('Unsqueeze', [mask], axes=[1])], axes=[2])
+    mask = g.node('Sub', [g.weight(np.array(1, np.float32)), g.node('Cast', [mask], to=TensorProto.FLOAT)])
+    mask = g.node('Mul', [mask, g.weight(np.array(-10000, np.float32))])
+    y = g.node('MatMul', [g.node('Softmax', [g.node('Add', [t, mask])], axis=3), v])
+    y = g.node('Reshape', [g.node('Transpose', [y], perm=[0, 2, 1, 3]), g.weight(np.array([0, 0, e]))])
+    y = g.node('Add', [g.matmul(y, (rng.standard_normal((e, e)) / np.sqrt(e)).astype(np.float32)), g.weight(np.zeros(e, np.float32))])
+    y = g.node('Add', [y, x])
+    g.node('LayerNormalization', [y, g.weight(np.ones(e, np.float32)), g.weight(np.zeros(e, np.float32))], ['out'], axis=-1)
+    g.output('out', ['b', 'n', e])
+    options = models.add(ort.SessionOptions(), log='1')
+    options.optimized_model_filepath = str(tmp_path / 'optimised.onnx')
+    session = ort.InferenceSession(g.model(12), options)
+    assert 'takes ' not in capfd.readouterr().err
+    assert 'Attention' in {node.op_type for node in models.load(tmp_path / 'optimised.onnx').graph.node}
+    feed = {'x': rng.standard_normal((2, n, e), np.float32), 'mask': np.array([[1] * n, [1] * 4 + [0] * 2])}
+    np.testing.assert_allclose(session.run(None, feed)[0], models.session(g.model(12), False).run(None, feed)[0], atol=1e-5)
