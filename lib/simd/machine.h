@@ -11,8 +11,8 @@
 namespace simdattn {
 namespace {
 
-// Which file of native/ serves it. Nothing outside of lib/simd asks for the macros.
-enum class Instructions { kPlain, kSse, kAvx2, kAvx512, kSve, kNeon, kVsx };
+// Which file of native/ serves it; of kHighway none. Nothing outside of lib/simd asks for the macros.
+enum class Instructions { kPlain, kSse, kAvx2, kAvx512, kSve, kNeon, kHighway };
 #if defined(SIMDATTN_PLAIN)
 constexpr auto kInstructions = Instructions::kPlain;
 #elif defined(__AVX512F__)
@@ -33,11 +33,22 @@ constexpr auto kInstructions = Instructions::kSve;
 #elif defined(__aarch64__)
 constexpr auto kInstructions = Instructions::kNeon;
 #define SIMDATTN_NEON 1
-#elif defined(__VSX__) && defined(__LITTLE_ENDIAN__)
-constexpr auto kInstructions = Instructions::kVsx;
-#define SIMDATTN_VSX 1
+#elif SIMDATTN_HIGHWAY
+constexpr auto kInstructions = Instructions::kHighway;
 #else
 #error "an instruction set without a file in native/"
+#endif
+#if SIMDATTN_HIGHWAY && !SIMDATTN_SVE
+#define SIMDATTN_HIGHWAY_LANES 1
+#endif
+#if SIMDATTN_PLAIN || (SIMDATTN_X86 && !SIMDATTN_AVX2) || defined(__riscv)
+#define SIMDATTN_F16_BY_INTEGERS 1
+#endif
+#if SIMDATTN_HIGHWAY_LANES && !HWY_HAVE_SCALABLE
+#define SIMDATTN_HIGHWAY_ORDER 1
+#endif
+#if SIMDATTN_HIGHWAY_LANES && !SIMDATTN_X86 && !defined(__ARM_FEATURE_DOTPROD)
+#define SIMDATTN_PAIRS_OF_HIGHWAY 1
 #endif
 
 constexpr int64_t kLanes = static_cast<int64_t>(Floats::size);

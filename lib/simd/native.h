@@ -1,5 +1,6 @@
-// What the libraries do not offer and each instruction set does: access to some lanes only, 16-bit numbers, movement of
-// 128-bit blocks. One file per instruction set, on the compiler's own types; vocabulary.md has what each function does.
+// Access to some lanes only, 16-bit numbers, movement of 128-bit blocks. Highway has most of it (highway_lanes.h);
+// native/ has what it lacks or what is slower by it, and all that xsimd lacks, in a file per instruction set, on the
+// compiler's own types. vocabulary.md has what each function does.
 #pragma once
 
 #include "lib/simd/machine.h"
@@ -8,6 +9,11 @@
 #include <arm_neon.h>  // look_up_nibbles
 #endif
 
+#if SIMDATTN_HIGHWAY_LANES
+#include "lib/simd/highway_lanes.h"
+#elif SIMDATTN_XSIMD && !SIMDATTN_SVE
+#include "lib/simd/xsimd_lanes.h"
+#endif
 #include "lib/simd/native/order.h"
 
 #if SIMDATTN_PLAIN
@@ -20,10 +26,8 @@
 #include "lib/simd/native/sse.h"
 #elif SIMDATTN_SVE
 #include "lib/simd/native/sve.h"
-#elif SIMDATTN_NEON
+#elif SIMDATTN_NEON && !SIMDATTN_HIGHWAY
 #include "lib/simd/native/neon.h"
-#elif SIMDATTN_VSX
-#include "lib/simd/native/vsx.h"
 #endif
 #include "lib/simd/native/products.h"
 
@@ -55,7 +59,7 @@ Bits16 load_scaled_bytes(P p, int n);
 template <class P>
 Floats load_cells(P p, int64_t n);
 
-#if SIMDATTN_PLAIN || SIMDATTN_AVX2 || SIMDATTN_NEON
+#if !SIMDATTN_HIGHWAY && (SIMDATTN_PLAIN || SIMDATTN_AVX2 || SIMDATTN_NEON)
 /// For whole registers. memcpy of 16 bytes would go through general registers.
 using StoredHalves [[gnu::aligned(2), gnu::may_alias]] = Halves;
 SIMDATTN_INLINE Halves load_halves(const uint16_t* p, All) { return *reinterpret_cast<const StoredHalves*>(p); }
@@ -111,7 +115,7 @@ SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) {
 #endif
 #endif
 
-#if !SIMDATTN_AVX512
+#if !SIMDATTN_AVX512 || SIMDATTN_XSIMD
 /// m ? a + b : other.
 SIMDATTN_INLINE Floats sum_where(Mask m, Floats a, Floats b, Floats other) { return select(m, a + b, other); }
 #endif
@@ -137,6 +141,7 @@ SIMDATTN_INLINE Ints cells_of(Ints v0, Ints v1, Ints v2, Ints v3) {
   return cast_bits<int32_t>(byte(v0) | byte(v1) << 8 | byte(v2) << 16 | cast_bits<uint32_t>(v3) << 24);
 #endif
 }
+#if !SIMDATTN_HIGHWAY_LANES
 /// x in all of them. Where conversions take 32-bit lanes, in both halves of each: they read the lower one.
 SIMDATTN_INLINE Halves repeated_half(uint16_t x) {
   return __builtin_bit_cast(Halves, VectorOf<uint16_t, sizeof(Halves)>::type{} + x);
@@ -155,10 +160,6 @@ SIMDATTN_INLINE void look_up_nibbles(const int8_t* table, const uint8_t* codes, 
 #elif SIMDATTN_NEON || SIMDATTN_SVE
     return __builtin_bit_cast(
         Block, vqtbl1q_u8(__builtin_bit_cast(uint8x16_t, numbers), __builtin_bit_cast(uint8x16_t, index)));
-#elif SIMDATTN_VSX
-    using Bytes = __vector unsigned char;
-    const Bytes from = __builtin_bit_cast(Bytes, numbers);
-    return __builtin_bit_cast(Block, vec_perm(from, from, __builtin_bit_cast(Bytes, index)));
 #else
     Block found;
     for (int i = 0; i < 16; ++i) found[i] = numbers[index[i]];
@@ -169,6 +170,7 @@ SIMDATTN_INLINE void look_up_nibbles(const int8_t* table, const uint8_t* codes, 
   __builtin_memcpy(out, &lower, sizeof lower);
   __builtin_memcpy(out + sizeof lower, &upper, sizeof upper);
 }
+#endif
 
 /// v in a register, and the compiler does not know its origin. gcc would fold its load into each of the instructions
 /// that use it; clang 19 would compare the f16 that it was converted from, one by one.

@@ -1,6 +1,8 @@
 // The vocabulary on xsimd. The instruction set is that of the compiler's flags.
 #pragma once
 
+#define SIMDATTN_XSIMD 1
+
 #include "lib/simd/batch.h"
 #include "xsimd/xsimd.hpp"
 

@@ -1,4 +1,4 @@
-// NEON: 16-bit numbers, order of lanes; a vector is one 128-bit block.
+// NEON, for xsimd, which converts between numbers of one size alone; a vector is one 128-bit block.
 #pragma once
 
 #include "lib/simd/machine.h"
@@ -22,7 +22,6 @@ SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
   __builtin_memcpy(&four, p, 4);
   return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four)))));
 }
-SIMDATTN_INLINE Ints nearest(Floats v) { return vcvtnq_s32_f32(v); }
 
 }  // namespace
 }  // namespace simdattn

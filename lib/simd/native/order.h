@@ -40,6 +40,7 @@ template <class T, class V>
 SIMDATTN_INLINE V odds(V a, V b) {
   return lanes_from<T>(a, b, [](size_t i) { return 2 * i + 1; });
 }
+#if !SIMDATTN_HIGHWAY_ORDER
 /// The lower (upper) half of a, then that of b.
 SIMDATTN_INLINE Floats lower_halves(Floats a, Floats b) {
   return lanes_from<float>(a, b, [](size_t i) { return i + (i < Floats::size / 2 ? 0 : Floats::size / 2); });
@@ -47,6 +48,7 @@ SIMDATTN_INLINE Floats lower_halves(Floats a, Floats b) {
 SIMDATTN_INLINE Floats upper_halves(Floats a, Floats b) {
   return lanes_from<float>(a, b, [](size_t i) { return i + (i < Floats::size / 2 ? Floats::size / 2 : Floats::size); });
 }
+#endif
 /// The even (odd) blocks of a, then those of b.
 SIMDATTN_INLINE Floats even_blocks(Floats a, Floats b) {
   return lanes_from<float>(a, b, [](size_t i) { return i + i / 4 * 4; });
@@ -102,7 +104,7 @@ SIMDATTN_INLINE auto fold_lanes(V v, const Op& op) {
   return v[0];
 }
 
-#if !SIMDATTN_X86
+#if SIMDATTN_PLAIN || SIMDATTN_SVE || (SIMDATTN_NEON && SIMDATTN_XSIMD)
 SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
   return upper & ~(max(lower, Bits16(uint16_t{1})) - lower);
 }
@@ -124,12 +126,12 @@ SIMDATTN_INLINE Bits16 upper_words(Bits32 e, Bits32 o) {
 }
 #endif
 
-#if !SIMDATTN_AVX2 || SIMDATTN_AVX512
+#if !SIMDATTN_HIGHWAY_ORDER && (!SIMDATTN_AVX2 || SIMDATTN_AVX512)
 SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return evens<float>(a, b); }
 SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return odds<float>(a, b); }
 #endif
 
-#if !SIMDATTN_AVX2
+#if !SIMDATTN_AVX2 && !SIMDATTN_HIGHWAY_ORDER
 template <class Address>
 SIMDATTN_INLINE Floats load_blocks_at(const Address& address) {
   Floats r;

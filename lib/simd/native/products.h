@@ -77,13 +77,6 @@ SIMDATTN_INLINE void add_lane_products(Ints& sum, Ints rows, Ints column) {
 }
 #endif
 
-#elif SIMDATTN_VSX
-template <bool kWeights>
-SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column) {
-  sum = vec_msum(reinterpret_cast<__vector signed short>(x.data), reinterpret_cast<__vector signed short>(column.data),
-                 sum.data);
-}
-
 #elif SIMDATTN_NEON
 #if defined(__ARM_FEATURE_DOTPROD)
 template <bool kWeights>
@@ -100,7 +93,7 @@ SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column
 #endif
   }
 }
-#else
+#elif !SIMDATTN_HIGHWAY
 /// Products of the lower lanes go to `sum`, those of the upper ones to `more`.
 template <bool kWeights>
 SIMDATTN_INLINE void add_products(Ints& sum, Ints& more, Ints x, Ints column) {
@@ -154,6 +147,7 @@ SIMDATTN_INLINE Floats mul_add_pairs(float factor, Floats pairs, Floats sum) {
 }
 #endif
 
+#if !SIMDATTN_PAIRS_OF_HIGHWAY
 SIMDATTN_INLINE Ints total(Ints sum, [[maybe_unused]] Ints more) {
 #if SIMDATTN_NEON && !defined(__ARM_FEATURE_DOTPROD)
   return vpaddq_s32(sum, more);
@@ -161,6 +155,7 @@ SIMDATTN_INLINE Ints total(Ints sum, [[maybe_unused]] Ints more) {
   return sum;
 #endif
 }
+#endif
 
 }  // namespace
 }  // namespace simdattn

@@ -1,4 +1,5 @@
-// SSE2, and SSE4 where the flags have it: 16-bit numbers, order of lanes; a vector is one 128-bit block.
+// SSE2, and SSE4 where the flags have it; a vector is one 128-bit block. What Highway has and xsimd has not, for xsimd:
+// it converts between numbers of one size alone.
 #pragma once
 
 #include "lib/simd/machine.h"
@@ -6,11 +7,14 @@
 namespace simdattn {
 namespace {
 
+#if SIMDATTN_HIGHWAY
+/// NearestInt takes a comparison and a selection more, for numbers out of range.
+SIMDATTN_INLINE Ints nearest(Floats v) { return _mm_cvtps_epi32(v); }
+/// StoreMaskBits extends a byte, which costs top_k a tenth with AVX2.
 SIMDATTN_INLINE uint32_t word_of(Mask m) { return static_cast<uint32_t>(_mm_movemask_ps(m)); }
-
+#else
 using Halves = __m128i;
 SIMDATTN_INLINE Bits32 widen_bits(__m128i v) { return _mm_unpacklo_epi16(v, _mm_setzero_si128()); }
-SIMDATTN_INLINE Floats f32_from_bf16(Halves v) { return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), v)); }
 SIMDATTN_INLINE __m128i narrow_bits(Bits32 v) {
 #ifdef __SSE4_1__
   return _mm_packus_epi32(v, v);
@@ -44,15 +48,15 @@ SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
   return _mm_srai_epi32(_mm_unpacklo_epi16(words, words), 24);
 #endif
 }
-SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
-  return _mm_andnot_si128(_mm_subs_epu16(_mm_set1_epi16(1), lower), upper);
-}
-SIMDATTN_INLINE Ints nearest(Floats v) { return _mm_cvtps_epi32(v); }
 /// In each block the lanes of four vectors, each a byte.
 template <bool kUnsigned>
 SIMDATTN_INLINE Ints packed_bytes(Ints v0, Ints v1, Ints v2, Ints v3) {
   const __m128i low = _mm_packs_epi32(v0, v1), high = _mm_packs_epi32(v2, v3);
   return kUnsigned ? _mm_packus_epi16(low, high) : _mm_packs_epi16(low, high);
+}
+#endif
+SIMDATTN_INLINE Floats f32_from_bf16(Halves v) {
+  return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), __builtin_bit_cast(__m128i, v)));
 }
 
 }  // namespace

@@ -1,0 +1,55 @@
+// Masks of some lanes, rounding and order by xsimd. What xsimd lacks is in native/. Not for SVE (native/sve.h).
+#pragma once
+
+#include "lib/simd/machine.h"
+
+namespace simdattn {
+namespace {
+
+SIMDATTN_INLINE Ints nearest(Floats v) { return xsimd::nearbyint_as_int(lib(v)).data; }
+
+#if SIMDATTN_X86
+SIMDATTN_INLINE uint32_t word_of(Mask m) { return static_cast<uint32_t>(m.mask()); }
+/// Two operations, and no constant but 1.
+SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
+  return xsimd::bitwise_andnot(lib(upper), xsimd::ssub(lib(Bits16(uint16_t{1})), lib(lower))).data;
+}
+#endif
+
+#if SIMDATTN_AVX2
+struct Lanes {
+  Mask mask;
+  int64_t from, to;  // for types without masked access
+};
+SIMDATTN_INLINE Mask first_of(int64_t n) {
+#if SIMDATTN_AVX512
+  return Mask::from_mask(0xFFFFu & ((1u << n) - 1));
+#else
+  return greater(Ints(static_cast<int32_t>(n)), lane_numbers());
+#endif
+}
+SIMDATTN_INLINE Lanes first_lanes(int64_t n) { return {first_of(n), 0, n}; }
+SIMDATTN_INLINE Lanes lanes(int64_t from, int64_t to) {
+  return {xsimd::bitwise_andnot(first_of(to), first_of(from)), from, to};
+}
+SIMDATTN_INLINE Mask mask_of(Lanes part) { return part.mask; }
+#endif
+
+#if SIMDATTN_AVX512
+SIMDATTN_INLINE Mask one_bits(uint32_t word) { return Mask::from_mask(word); }
+SIMDATTN_INLINE Floats lane_of(Floats table, Bits32 index) { return xsimd::swizzle(lib(table), lib(index)).data; }
+#elif SIMDATTN_AVX2
+/// In each block two lanes of a, then two of b; brought into order.
+template <uint32_t k>
+SIMDATTN_INLINE Floats every_second(Floats a, Floats b) {
+  using Order = xsimd::batch_constant<uint32_t, Arch, k, k + 2, k + 8, k + 10, k + 4, k + 6, k + 12, k + 14>;
+  using Blocks = xsimd::batch_constant<uint64_t, Arch, 0, 2, 1, 3>;
+  const auto pairs = xsimd::bitwise_cast<double>(xsimd::shuffle(lib(a), lib(b), Order()));
+  return xsimd::bitwise_cast<float>(xsimd::swizzle(pairs, Blocks())).data;
+}
+SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return every_second<0>(a, b); }
+SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return every_second<1>(a, b); }
+#endif
+
+}  // namespace
+}  // namespace simdattn
