@@ -136,6 +136,22 @@ static constexpr Isa kLast = Isa::kPower9;
 static constexpr CpuFeature kFeatures[] = {
     {"arch_3_00", kFirst, kLast, [] { return (getauxval(AT_HWCAP2) & PPC_FEATURE2_ARCH_3_00) != 0; }}};
 
+#elif defined(__riscv) && defined(__linux__)
+
+static constexpr Isa kFirst = Isa::kRvvVl128;
+static constexpr Isa kLast = Isa::kRvvVl128;
+static bool has_v() { return (getauxval(AT_HWCAP) >> ('V' - 'A') & 1) != 0; }
+static bool vector_bytes_are(unsigned long bytes) {
+  unsigned long r = 0;
+  // The register vlenb by its number: without V assemblers do not know its name.
+  if (has_v()) __asm__("csrr %0, 0xC22" : "=r"(r));
+  return r == bytes;
+}
+static constexpr CpuFeature kFeatures[] = {
+    {"v", kFirst, kLast, has_v},
+    {"a vector length of 128 bits", kFirst, kLast, [] { return vector_bytes_are(16); }},
+};
+
 #else
 
 static constexpr Isa kFirst = Isa::kBaseline;

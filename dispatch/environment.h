@@ -47,6 +47,16 @@ struct ControlWord {
     const Vector vscr = {static_cast<uint32_t>(w >> 32)};
     asm volatile("mtfsf 255,%0\n\tmtvscr %1" : : "d"(std::bit_cast<double>(w & 0xFFFFFFFF)), "v"(vscr) : "memory");
   }
+#elif defined(__riscv)
+  // FRM: rounding 2:0. There are no traps, and subnormal numbers are always kept.
+  using Word = uint64_t;
+  static constexpr Word kControl = 7, kDefault = 0, kFlush = 0;
+  [[gnu::always_inline]] static Word read() {
+    Word w;
+    asm volatile("frrm %0" : "=r"(w));
+    return w;
+  }
+  [[gnu::always_inline]] static void write(Word w) { asm volatile("fsrm %0" : : "r"(w) : "memory"); }
 #else
   using Word = uint32_t;
   static constexpr Word kControl = 0, kDefault = 0, kFlush = 0;

@@ -129,6 +129,7 @@ TEST(Targets, ListIsOrderedByInstructionSetAcrossBackends) {
                                                       {"/neon"},
                                                       {"/sve2_128", "/sve128"},
                                                       {"/ppc9"},
+                                                      {"/rvv_128"},
                                                       {"/f32x"},
                                                       {"scalar"}};
 #if defined(__x86_64__)

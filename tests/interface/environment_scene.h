@@ -85,6 +85,15 @@ constexpr Word kWords[] = {
     {"the other mode of VMX", uint64_t{1} << 48},
     {"everything", 0x00010000000000FF},
 };
+#elif defined(__riscv)
+inline uint64_t read_word() {
+  uint64_t word;
+  asm volatile("frrm %0" : "=r"(word) : : "memory");
+  return word;
+}
+inline void write_word(uint64_t word) { asm volatile("fsrm %0" : : "r"(word) : "memory"); }
+constexpr Word kWords[] = {
+    {"rounding towards zero", 1}, {"rounding down", 2}, {"rounding up", 3}, {"rounding ties away from zero", 4}};
 #else
 inline uint64_t read_word() { return 0; }
 inline void write_word(uint64_t) {}
