@@ -194,8 +194,8 @@ struct AmxKernels {
           });
         });
       };
-      if constexpr (kPacked) for_each_packed<Amx::kUnit>(a, add_columns);
-      else for_each_in_rows<Amx::kUnit, false>(a, add_columns);
+      if constexpr (kPacked) for_each_packed<Amx::kUnit>(a, 1, add_columns);
+      else for_each_in_rows<Amx::kUnit, false>(a, 1, add_columns);
     });
   }
 

@@ -14,6 +14,14 @@ namespace {
 
 /// Rows of a register tile: 24 sums of 2 vectors of columns and 2 chains.
 constexpr int64_t kPairRows = 6;
+/// Panels, or groups of 32 columns of values, that a tile of few rows takes, whose chains would else be too few to hide
+/// how long an instruction takes.
+constexpr int64_t kMostGroups = 4;
+template <int64_t kRows>
+constexpr int64_t kGroupsOf = kRows == 1   ? kMostGroups
+                              : kRows <= 3 ? 2
+                                           : 1;
+constexpr int64_t groups_for(int64_t rows) { return rows == 1 ? kGroupsOf<1> : rows <= 3 ? kGroupsOf<3> : 1; }
 /// Rows whose weights are arranged at a time, in L1 beside 32 columns of values.
 constexpr int64_t kWeightRows = 24;
 /// Numbers of a unit: a VDPBF16PS for each chain.
@@ -29,39 +37,57 @@ SIMDATTN_INLINE Bits32 repeated_pair(const char* p) {
   return Bits32(pair);
 }
 
-/// Where the columns of a tile come from: next() has those of chains e, e, o, o of a unit.
+/// 16 pairs that two instructions use, each of which compilers would let load them again.
+SIMDATTN_INLINE Bits32 load_once(const char* p) { return in_register(Bits32::load_unaligned(p)); }
+
+/// Where the columns of a tile come from: of() has those of chains e, e, o, o of a unit, of the group of 32 columns
+/// `offset` bytes behind the first one.
 struct Packed {
   static constexpr bool kCutsUnits = false;
   const char* at;
-  SIMDATTN_INLINE void next(Registers<4, Bits32>& c) {
-    unroll<4>([&](auto i) SIMDATTN_LAMBDA { reg<i>(c) = Bits32::load_unaligned(at + 64 * i); });
-    at += kUnitColumnsBytes;
+  int64_t group;  // bytes from one group of columns to the next
+  SIMDATTN_INLINE void of(int64_t offset, Registers<4, Bits32>& c) const {
+    unroll<4>([&](auto i) SIMDATTN_LAMBDA { reg<i>(c) = Bits32::load_unaligned(at + offset + 64 * i); });
   }
+  SIMDATTN_INLINE void step() { at += kUnitColumnsBytes; }
+  static void order(Floats& /*low*/, Floats& /*high*/) {}
 };
 /// A panel of bf16: rows of pairs x0 x1, then x2 x3.
 struct Panels {
   static constexpr bool kCutsUnits = true;
   const char* at;
-  SIMDATTN_INLINE void next(Registers<4, Bits32>& c) {
+  int64_t group;
+  SIMDATTN_INLINE void of(int64_t offset, Registers<4, Bits32>& c) const {
     unroll<2>([&](auto i) SIMDATTN_LAMBDA {
-      const Bits32 a = Bits32::load_unaligned(at + 64 * i), b = Bits32::load_unaligned(at + 128 + 64 * i);
+      const char* const p = at + offset + 64 * i;
+      const Bits32 a = load_once(p), b = load_once(p + 128);
       reg<i>(c) = cast_bits<uint32_t>(lower_words(b, a));
       reg<2 + i>(c) = cast_bits<uint32_t>(upper_words(b, a));
     });
-    at += kUnitColumnsBytes;
   }
+  SIMDATTN_INLINE void step() { at += kUnitColumnsBytes; }
+  static void order(Floats& /*low*/, Floats& /*high*/) {}
 };
 /// Rows of 32 values of bf16.
 struct Rows {
   const char* at;
+  int64_t group;
   int64_t stride;
-  SIMDATTN_INLINE void next(Registers<4, Bits32>& c) {
+  int64_t ahead;  // bytes to the rows that are fetched meanwhile, as evenly as memory can deliver them; 0: none
+  SIMDATTN_INLINE void of(int64_t offset, Registers<4, Bits32>& c) const {
+    if (ahead != 0) unroll<kUnit>([&](auto i) SIMDATTN_LAMBDA { fetch(at, ahead + offset + i * stride, 0, 1); });
     unroll<2>([&](auto i) SIMDATTN_LAMBDA {
-      const Bits32 a = Bits32::load_unaligned(at + (2 + i) * stride), b = Bits32::load_unaligned(at + i * stride);
-      reg<2 * i>(c) = zip_lower<uint16_t>(a, b);
-      reg<2 * i + 1>(c) = zip_upper<uint16_t>(a, b);
+      const char* const p = at + offset + i * stride;
+      const Bits32 a = load_once(p + 2 * stride), b = load_once(p);
+      reg<2 * i>(c) = zip_lo<uint16_t>(a, b);
+      reg<2 * i + 1>(c) = zip_hi<uint16_t>(a, b);
     });
-    at += kUnit * stride;
+  }
+  SIMDATTN_INLINE void step() { at += kUnit * stride; }
+  static SIMDATTN_INLINE void order(Floats& low, Floats& high) {
+    const Floats first = lanes_from<float>(low, high, [](size_t i) { return i / 8 * 4 + i % 4 + i / 4 % 2 * 16; });
+    high = lanes_from<float>(low, high, [](size_t i) { return 8 + i / 8 * 4 + i % 4 + i / 4 % 2 * 16; });
+    low = first;
   }
 };
 
@@ -76,46 +102,62 @@ struct Sums {
 /// Dot::add(sum, a, b): VDPBF16PS. Dot::fma(a, b, c): one multiply-add of f32. K: whose operands they are.
 template <class Dot, class K>
 struct PairKernels {
-  /// Adds the products of `units` units, of which the first begins a group. x: rows of queries or weights. Not inlined:
-  /// additions know no subnormal numbers, see FlushSubnormals.
-  template <int64_t kRows, class Columns>
-  [[gnu::noinline]] static void add(Columns columns, const char* x, int64_t stride, int64_t units, Sums s) {
+  /// Adds the products of `units` units, of which the first begins a chain group, in kGroups groups of 32 columns. x:
+  /// rows of queries or weights. Not inlined: additions know no subnormal numbers, see FlushSubnormals.
+  template <int64_t kRows, int64_t kGroups, class Columns>
+  [[gnu::noinline]] static void add(const Columns& first, const char* x, int64_t stride, int64_t units, const Sums& s) {
+    constexpr int64_t kSums = 4 * kGroups;  // of a row: of each group e, e, o, o
+    Columns columns = first;
+    bool fresh = s.fresh;
     do {
-      Registers<kRows * 4> sum;  // of each row e, e, o, o
+      Registers<kRows * kSums> sum;
       clear(sum);
       int64_t left = std::min(units, kGroupUnits);
       do {
-        Registers<4, Bits32> c;
-        columns.next(c);
         const char* const third = x + 3 * stride;
-        unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-          const char* const unit = (r < 3 ? x : third) + r % 3 * stride;
-          const Bits32 chain[] = {repeated_pair(unit), repeated_pair(unit + kUnitRowBytes / 2)};
-          unroll<4>([&](auto i) SIMDATTN_LAMBDA {
-            reg<4 * r + i>(sum) = Dot::add(reg<4 * r + i>(sum), chain[i / 2], reg<i>(c));
+        unroll<kGroups>([&](auto g) SIMDATTN_LAMBDA {
+          Registers<4, Bits32> c;
+          columns.of(g * columns.group, c);
+          unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+            const char* const unit = (r < 3 ? x : third) + r % 3 * stride;
+            const Bits32 chain[] = {repeated_pair(unit), repeated_pair(unit + kUnitRowBytes / 2)};
+            unroll<4>([&](auto i) SIMDATTN_LAMBDA {
+              Floats& of = reg<kSums * r + 4 * g + i>(sum);
+              of = Dot::add(of, chain[i / 2], reg<i>(c));
+            });
           });
         });
         x += kUnitRowBytes;
+        columns.step();
       } while (--left > 0);
       units -= kGroupUnits;
       const bool scales = units <= 0 && s.scale != nullptr;
       const Floats scale(scales ? *s.scale : 0.0f);
       float* const third = s.at + 3 * s.ld;
-      unroll<kRows * 2>([&](auto i) SIMDATTN_LAMBDA {
-        float* const at = (i < 6 ? s.at : third) + i / 2 % 3 * s.ld + i % 2 * 16;
-        constexpr int64_t kEven = i / 2 * 4 + i % 2;
-        Floats total = reg<kEven>(sum) + reg<kEven + 2>(sum);
-        if (!s.fresh) total = load(at) + total;
-        if (scales) total = Dot::fma(total, scale, Floats(0.0f));
-        store(total, at);
+      unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+        unroll<kGroups>([&](auto g) SIMDATTN_LAMBDA {
+          float* const at = (r < 3 ? s.at : third) + r % 3 * s.ld + g * kPanelWidth;
+          constexpr int64_t kFirst = kSums * r + 4 * g;
+          Floats total[] = {reg<kFirst>(sum) + reg<kFirst + 2>(sum), reg<kFirst + 1>(sum) + reg<kFirst + 3>(sum)};
+          Columns::order(total[0], total[1]);
+          unroll<2>([&](auto i) SIMDATTN_LAMBDA {
+            if (!fresh) total[i] = load(at + 16 * i) + total[i];
+            if (scales) total[i] = Dot::fma(total[i], scale, Floats(0.0f));
+            store(total[i], at + 16 * i);
+          });
+        });
       });
-      s.fresh = false;
+      fresh = false;
     } while (units > 0);
   }
+  /// `groups`: groups_for(rows) or 1.
   template <class Columns>
-  static void add_rows(int64_t rows, const Columns& columns, const char* x, int64_t stride, int64_t units,
-                       const Sums& sums) {
-    with_rows<kPairRows>(rows, [&](auto r) SIMDATTN_LAMBDA { add<r>(columns, x, stride, units, sums); });
+  static void add_rows(int64_t rows, int64_t groups, const Columns& columns, const char* x, int64_t stride,
+                       int64_t units, const Sums& sums) {
+    with_rows<kPairRows>(rows, [&](auto r) SIMDATTN_LAMBDA {
+      if (groups == 1) add<r, 1>(columns, x, stride, units, sums);
+      else if constexpr (kGroupsOf<r> > 1) add<r, kGroupsOf<r>>(columns, x, stride, units, sums);
+    });
   }
 
   /// A last group whose last unit is not whole goes through a copy: beside an odd last dimension may stand anything.
@@ -126,23 +168,29 @@ struct PairKernels {
     const int64_t whole = Columns::kCutsUnits && a.dim % kUnit != 0 ? a.dim / kChainGroup * kChainGroup : a.dim;
     const int64_t bytes = units_of(a.dim) * kUnitColumnsBytes;
     const int64_t ahead = steps_of(kAheadBytes, bytes) * a.panel_stride;
-    for (int64_t p = 0; p < a.n_panels; ++p) {
+    // From memory one panel after the other is read, in its order.
+    const int64_t most = whole < a.dim || a.fetches() ? 1 : groups_for(a.rows);
+    for (int64_t groups, p = 0; p < a.n_panels; p += groups) {
+      groups = a.n_panels - p < most ? 1 : most;
       const char* const panel = static_cast<const char*>(a.panels) + p * a.panel_stride;
       const char* const rest = panel + whole / kUnit * kUnitColumnsBytes;
       if (whole < a.dim) {
         Bf16Packing<K, bf16>::panel({rest, 0, nullptr, kPanelWidth, a.dim - whole, last, false});
       }
       for (RowTiles t(a.rows, kPairRows); t.first < a.rows; t.next()) {
-        if (a.fetches())
-          fetch(panel, ahead, share_of_rows(t.first, a.rows, bytes), share_of_rows(t.first + t.rows, a.rows, bytes));
+        for (int64_t g = 0; a.fetches() && g < groups; ++g) {
+          fetch(panel + g * a.panel_stride, ahead, share_of_rows(t.first, a.rows, bytes),
+                share_of_rows(t.first + t.rows, a.rows, bytes));
+        }
         const char* const q = static_cast<const char*>(a.q) + t.first * a.q_stride;
         float* const s = a.s + t.first * a.lds + p * kPanelWidth;
         const bool cut = whole < a.dim;
         if (whole > 0) {
-          add_rows(t.rows, Columns{panel}, q, a.q_stride, units_of(whole), {s, a.lds, true, cut ? nullptr : &a.scale});
+          add_rows(t.rows, groups, Columns{panel, a.panel_stride}, q, a.q_stride, units_of(whole),
+                   {s, a.lds, true, cut ? nullptr : &a.scale});
         }
         if (cut) {
-          add_rows(t.rows, Packed{last}, q + 2 * whole, a.q_stride, units_of(a.dim - whole),
+          add_rows(t.rows, 1, Packed{last, 0}, q + 2 * whole, a.q_stride, units_of(a.dim - whole),
                    {s, a.lds, whole == 0, &a.scale});
         }
       }
@@ -191,15 +239,18 @@ struct PairKernels {
           v.with_sums(a.o + (first_row + t.first) * a.ldo + v.column, a.ldo, t.rows, [&](float* sums, int64_t ld) {
             const Sums to = {sums, ld, false, nullptr};
             if (kPacked || v.pairs != nullptr) {
-              add_rows(t.rows, Packed{v.pairs}, w, Weights::kStride, units_of(v.keys), to);
+              add_rows(t.rows, v.groups, Packed{v.pairs, kBlockBytes}, w, Weights::kStride, units_of(v.keys), to);
             } else {
-              add_rows(t.rows, Rows{v.rows, a.key_stride}, w, Weights::kStride, kGroupUnits, to);
+              const bool fetches = a.fetches() && first_row == 0 && t.first == 0;
+              const Rows from = {v.rows, a.group_stride, a.key_stride, fetches ? kKeysAhead * a.key_stride : 0};
+              add_rows(t.rows, v.groups, from, w, Weights::kStride, kGroupUnits, to);
             }
           });
         }
       };
-      if constexpr (kPacked) for_each_packed<kUnit>(a, add_columns);
-      else for_each_in_rows<kUnit, true>(a, add_columns);
+      const int64_t groups = groups_for(a.rows);
+      if constexpr (kPacked) for_each_packed<kUnit>(a, groups, add_columns);
+      else for_each_in_rows<kUnit, true>(a, groups, add_columns);
     });
   }
 };

@@ -19,8 +19,8 @@ static_assert(kLanes == 16);
 /// Bytes of a pair of 32 columns; of a group of them; of 32 columns of packed values.
 constexpr int64_t kPairBytes = kPanelWidth * 4, kGroupBytes = kChainGroup / 2 * kPairBytes,
                   kBlockBytes = kKeyBlock / 2 * kPairBytes;
-/// How far ahead panels are prefetched.
-constexpr int64_t kAheadBytes = 16384;
+/// How far ahead panels are prefetched; rows of values.
+constexpr int64_t kAheadBytes = 16384, kKeysAhead = 2 * kChainGroup;
 
 /// Number of a unit, counted on, at place i in memory. Pair p is the places 2 p, its lower half, and 2 p + 1.
 template <int64_t kUnit, class I>
@@ -42,17 +42,16 @@ SIMDATTN_INLINE Bits32 arranged_upper(Floats low, Floats high) {
 /// 32 numbers of a row as bf16, arranged, those from n on zeros.
 template <int64_t kUnit, class T>
 SIMDATTN_INLINE Bits32 numbers(const T* row, int64_t n) {
-  T copy[kChainGroup];
+  constexpr bool kStored = std::is_same_v<T, bf16>;
+  const auto as_bf16 = [](Floats v) SIMDATTN_LAMBDA { return kStored ? v : rounded_to_bf16(v); };
   if (n < kChainGroup) {
-    std::memset(copy, 0, sizeof(copy));
-    std::memcpy(copy, row, static_cast<size_t>(n) * sizeof(T));
-    row = copy;
+    const auto part = [&](int64_t from) SIMDATTN_LAMBDA {
+      return n > from ? load(row + from, first_lanes(smaller(n - from, kLanes))) : Floats(0.0f);
+    };
+    return arranged_upper<kUnit>(as_bf16(part(0)), as_bf16(part(kLanes)));
   }
-  if constexpr (std::is_same_v<T, bf16>) {
-    return arranged<kUnit>(load_pairs(row));
-  } else {
-    return arranged_upper<kUnit>(rounded_to_bf16(load(row)), rounded_to_bf16(load(row + 16)));
-  }
+  if constexpr (kStored) return arranged<kUnit>(load_pairs(row));
+  else return arranged_upper<kUnit>(as_bf16(load(row)), as_bf16(load(row + kLanes)));
 }
 
 /// f(pair, whether its lower half is a key of [first, end), whether its upper one is) for pairs with such a key.
@@ -108,41 +107,44 @@ inline void fetch(const char* data, int64_t ahead, int64_t from, int64_t to) {
   }
 }
 
-/// Some keys, the first of which begins a group, and 32 columns of theirs, or as many as are left. Keys of a group that
-/// are not the call's are zeros.
+/// Some keys, the first of which begins a chain group, and 32 columns of theirs, or as many as are left, or several
+/// times 32. Keys of a chain group that are not the call's are zeros.
 struct ValueColumns {
   int64_t key, keys;
   int64_t column, columns;
+  int64_t groups;     // of 32 columns; of several all are whole
   const char* pairs;  // packed values; null: a whole group of keys in rows
   const char* rows;
 
   /// f(sums of n rows in 32 columns, floats between their rows) for sums at o, of these columns.
   template <class F>
   SIMDATTN_INLINE void with_sums(float* o, int64_t ldo, int64_t n, const F& f) const {
-    if (columns == kValueGroup) return f(o, ldo);
+    if (columns >= kValueGroup) return f(o, ldo);
     alignas(64) float sums[Amx::kRows * kValueGroup];
     for (int64_t r = 0; r < n; ++r) std::copy_n(o + r * ldo, columns, sums + r * kValueGroup);
     f(sums, kValueGroup);
     for (int64_t r = 0; r < n; ++r) std::copy_n(sums + r * kValueGroup, columns, o + r * ldo);
   }
 };
-/// f(ValueColumns) of packed values: keys of a group that is not whole, whole groups, keys of another group; or all at
-/// once, if the other keys of the groups may be added.
+/// f(ValueColumns) of packed values: keys of a chain group that is not whole, whole ones, keys of another one; or all
+/// at once, if the other keys of the chain groups may be added. `groups`: of columns, that f takes at once, or 1.
 template <int64_t kUnit, class F>
-SIMDATTN_INLINE void for_each_packed(const ValueTile& a, const F& f) {
+SIMDATTN_INLINE void for_each_packed(const ValueTile& a, int64_t groups, const F& f) {
   const int64_t end = a.first_key + a.keys;
   const int64_t first = std::min(round_up(a.first_key, kChainGroup), end);
   const int64_t last = std::max(first, end / kChainGroup * kChainGroup);
-  for (int64_t c = 0; c < a.dim; c += kValueGroup) {
-    using Keys = std::pair<int64_t, int64_t>;
-    const Keys whole[] = {{a.first_key / kChainGroup * kChainGroup, a.keys > 0 ? end : 0}};
-    const Keys cut_apart[] = {{a.first_key, first}, {first, last}, {last, end}};
-    for (const auto& [from, to] : a.whole_groups ? std::span<const Keys>(whole) : std::span<const Keys>(cut_apart)) {
-      if (from >= to) continue;
+  using Keys = std::pair<int64_t, int64_t>;
+  const Keys whole[] = {{a.first_key / kChainGroup * kChainGroup, a.keys > 0 ? end : 0}};
+  const Keys cut_apart[] = {{a.first_key, first}, {first, last}, {last, end}};
+  for (const auto& [from, to] : a.whole_groups ? std::span<const Keys>(whole) : std::span<const Keys>(cut_apart)) {
+    if (from >= to) continue;
+    const bool cuts = !a.whole_groups && (from % kChainGroup != 0 || to % kChainGroup != 0);
+    for (int64_t n, c = 0; c < a.dim; c += n * kValueGroup) {
+      n = !cuts && a.dim - c > (groups - 1) * kValueGroup ? groups : 1;
       const int64_t key = from / kChainGroup * kChainGroup;
       const char* pairs = static_cast<const char*>(a.v) + c / kValueGroup * kBlockBytes + key / 2 * kPairBytes;
       alignas(64) char cut[kGroupBytes];
-      if (!a.whole_groups && (from % kChainGroup != 0 || to % kChainGroup != 0)) {
+      if (cuts) {
         std::memset(cut, 0, sizeof(cut));
         for_each_pair_of_keys<kUnit>(from - key, to - key, [&](int64_t p, bool lower, bool upper) SIMDATTN_LAMBDA {
           for (int64_t at = p * kPairBytes; at < (p + 1) * kPairBytes; at += 64) {
@@ -151,30 +153,31 @@ SIMDATTN_INLINE void for_each_packed(const ValueTile& a, const F& f) {
         });
         pairs = cut;
       }
-      f(ValueColumns{key, to - key, c, kValueGroup, pairs, nullptr});
+      f(ValueColumns{key, to - key, c, n * kValueGroup, n, pairs, nullptr});
     }
   }
 }
-/// f(ValueColumns) of values of bf16 in rows: a group of keys after the other, as they lie in memory. kInPlace: whole
-/// ones are left there.
+/// f(ValueColumns) of values of bf16 in rows: a chain group of keys after the other, as they lie in memory. kInPlace:
+/// whole ones are left there, of `groups` groups of columns at once, or 1, and f fetches what follows.
 template <int64_t kUnit, bool kInPlace, class F>
-SIMDATTN_INLINE void for_each_in_rows(const ValueTile& a, const F& f) {
+SIMDATTN_INLINE void for_each_in_rows(const ValueTile& a, int64_t groups, const F& f) {
   const int64_t end = a.first_key + a.keys;
   alignas(64) char pairs[kGroupBytes];
   for (int64_t key = a.first_key / kChainGroup * kChainGroup; key < end && a.keys > 0; key += kChainGroup) {
     const int64_t from = std::max(a.first_key - key, int64_t{0}), keys = std::min(end - key, kChainGroup) - from;
-    for (int64_t c = 0; c < a.dim; c += kValueGroup) {
-      const int64_t columns = std::min(kValueGroup, a.dim - c);
+    for (int64_t n, c = 0; c < a.dim; c += n * kValueGroup) {
+      n = kInPlace && keys == kChainGroup && a.dim - c >= groups * kValueGroup ? groups : 1;
+      const int64_t columns = std::min(n * kValueGroup, a.dim - c);
       const char* const rows =
           static_cast<const char*>(a.v) + (key + from - a.first_key) * a.key_stride + c / kValueGroup * a.group_stride;
-      for (int64_t j = 0; a.fetches() && j < keys; ++j)
-        fetch(rows + j * a.key_stride, 2 * kChainGroup * a.key_stride, 0, 1);
-      const bool in_place = kInPlace && keys == kChainGroup && columns == kValueGroup;
+      const bool in_place = kInPlace && keys == kChainGroup && columns >= kValueGroup;
       if (!in_place) {
+        for (int64_t j = 0; a.fetches() && j < keys; ++j)
+          fetch(rows + j * a.key_stride, kKeysAhead * a.key_stride, 0, 1);
         if (keys < kChainGroup) std::memset(pairs, 0, kGroupBytes);
         interleave<kUnit, bf16>(rows, a.key_stride, from, keys, columns, pairs);
       }
-      f(ValueColumns{key, kChainGroup, c, columns, in_place ? nullptr : pairs, rows});
+      f(ValueColumns{key, kChainGroup, c, columns, n, in_place ? nullptr : pairs, rows});
     }
   }
 }
