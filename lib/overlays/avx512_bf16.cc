@@ -20,6 +20,7 @@ template struct Bf16Packing<Avx512Bf16, f16>;
 
 void Avx512Bf16::score_packed(const ScoreTile& a) { Kernels::scores<Packed>(a); }
 void Avx512Bf16::score_tile(const ScoreTile& a) { Kernels::scores<Panels>(a); }
+void Avx512Bf16::score_rows(const ScoreTile& a) { Kernels::score_rows(a); }
 void Avx512Bf16::value_packed(const ValueTile& a) { Kernels::values<true>(a); }
 void Avx512Bf16::value_tile(const ValueTile& a) { Kernels::values<false>(a); }
 

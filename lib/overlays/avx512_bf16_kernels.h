@@ -6,7 +6,7 @@
 
 #include "dispatch/environment.h"
 #include "lib/contract/steps.h"
-#include "lib/kernels/register_tile.h"
+#include "lib/kernels/score_key_rows.h"
 #include "lib/overlays/bf16_packing.h"
 
 namespace simdattn {
@@ -102,6 +102,27 @@ struct Sums {
 /// Dot::add(sum, a, b): VDPBF16PS. Dot::fma(a, b, c): one multiply-add of f32. K: whose operands they are.
 template <class Dot, class K>
 struct PairKernels {
+  /// sum: of each row and group e, e, o, o. `last`: of the chain groups, after which the sums are scaled.
+  template <int64_t kRows, int64_t kGroups, class Columns>
+  static SIMDATTN_INLINE void store_sums(Registers<kRows * 4 * kGroups>& sum, const Sums& s, bool fresh, bool last) {
+    const bool scales = last && s.scale != nullptr;
+    const Floats scale(scales ? *s.scale : 0.0f);
+    float* const third = s.at + 3 * s.ld;
+    unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+      unroll<kGroups>([&](auto g) SIMDATTN_LAMBDA {
+        float* const at = (r < 3 ? s.at : third) + r % 3 * s.ld + g * kPanelWidth;
+        constexpr int64_t kFirst = 4 * (kGroups * r + g);
+        Floats total[] = {reg<kFirst>(sum) + reg<kFirst + 2>(sum), reg<kFirst + 1>(sum) + reg<kFirst + 3>(sum)};
+        Columns::order(total[0], total[1]);
+        unroll<2>([&](auto i) SIMDATTN_LAMBDA {
+          if (!fresh) total[i] = load(at + 16 * i) + total[i];
+          if (scales) total[i] = Dot::fma(total[i], scale, Floats(0.0f));
+          store(total[i], at + 16 * i);
+        });
+      });
+    });
+  }
+
   /// Adds the products of `units` units, of which the first begins a chain group, in kGroups groups of 32 columns. x:
   /// rows of queries or weights. Not inlined: additions know no subnormal numbers, see FlushSubnormals.
   template <int64_t kRows, int64_t kGroups, class Columns>
@@ -131,22 +152,7 @@ struct PairKernels {
         columns.step();
       } while (--left > 0);
       units -= kGroupUnits;
-      const bool scales = units <= 0 && s.scale != nullptr;
-      const Floats scale(scales ? *s.scale : 0.0f);
-      float* const third = s.at + 3 * s.ld;
-      unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-        unroll<kGroups>([&](auto g) SIMDATTN_LAMBDA {
-          float* const at = (r < 3 ? s.at : third) + r % 3 * s.ld + g * kPanelWidth;
-          constexpr int64_t kFirst = kSums * r + 4 * g;
-          Floats total[] = {reg<kFirst>(sum) + reg<kFirst + 2>(sum), reg<kFirst + 1>(sum) + reg<kFirst + 3>(sum)};
-          Columns::order(total[0], total[1]);
-          unroll<2>([&](auto i) SIMDATTN_LAMBDA {
-            if (!fresh) total[i] = load(at + 16 * i) + total[i];
-            if (scales) total[i] = Dot::fma(total[i], scale, Floats(0.0f));
-            store(total[i], at + 16 * i);
-          });
-        });
-      });
+      store_sums<kRows, kGroups, Columns>(sum, s, fresh, units <= 0);
       fresh = false;
     } while (units > 0);
   }
@@ -194,6 +200,47 @@ struct PairKernels {
                    {s, a.lds, whole == 0, &a.scale});
         }
       }
+    }
+  }
+
+  /// kRows rows and the 32 keys whose rows begin at `keys`, transposed in registers: two units of a key are a block.
+  template <int64_t kRows>
+  [[gnu::noinline]] static void score_keys(const ScoreTile& a, const char* keys, float* s) {
+    const Sums sums = {s, a.lds, true, &a.scale};
+    const char* q = static_cast<const char*>(a.q);
+    RowsBelow<bf16> below(a, address_at(keys, kPanelWidth * a.panel_stride), nullptr);
+    for (int64_t d = 0; d < a.dim; d += kChainGroup) {
+      Registers<kRows * 4> sum;
+      clear(sum);
+      const int64_t end = std::min(a.dim, d + kChainGroup);
+      for (int64_t i = d; i < end; i += 2 * kUnit) {
+        if (a.fetches()) unroll<4>([&](auto) SIMDATTN_LAMBDA { below.fetch(); });
+        unroll<2>([&](auto half) SIMDATTN_LAMBDA {
+          const char* const rows = keys + half * 16 * a.panel_stride + 2 * i;
+          transpose_blocks<uint32_t>(
+              [&](int64_t k) SIMDATTN_LAMBDA {
+                return float_of(arranged<kUnit>(bits_of(
+                    load_blocks_at([&](int64_t b) SIMDATTN_LAMBDA { return rows + (k + 4 * b) * a.panel_stride; }))));
+              },
+              [&](auto k, Floats pairs) SIMDATTN_LAMBDA {
+                unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
+                  Floats& of = reg<4 * r + k % 2 * 2 + half>(sum);
+                  of = Dot::add(of, repeated_pair(q + r * a.q_stride + 4 * k), bits_of(pairs));
+                });
+              });
+        });
+        q += 2 * kUnitRowBytes;
+      }
+      store_sums<kRows, 1, Packed>(sum, sums, d == 0, end == a.dim);
+    }
+  }
+  /// Keys of bf16 in rows, for a few rows.
+  static void score_rows(const ScoreTile& a) {
+    const FlushSubnormals flush;
+    for (int64_t p = 0; p < a.n_panels; ++p) {
+      with_rows<kMostScoreRows>(a.rows, [&](auto r) SIMDATTN_LAMBDA {
+        score_keys<r>(a, static_cast<const char*>(a.panels) + p * kPanelWidth * a.panel_stride, a.s + p * kPanelWidth);
+      });
     }
   }
 

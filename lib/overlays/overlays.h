@@ -39,6 +39,7 @@ struct Avx512Bf16 {
   static constexpr int64_t kUnit = 4;
   static void score_packed(const ScoreTile& a);
   static void score_tile(const ScoreTile& a);  // panels of bf16
+  static void score_rows(const ScoreTile& a);  // rows of bf16
   static void value_packed(const ValueTile& a);
   static void value_tile(const ValueTile& a);  // rows of bf16
 };
@@ -186,6 +187,7 @@ constexpr UKernels overlaid(const avx512_bf16*) {
   UKernels table = overlaid<kBase>(static_cast<const avx3_dl*>(nullptr));
   AttentionKernels& pairs = table.attention[index_of(Arithmetic::kBF16)];
   pairs = bf16_pairs<Avx512Bf16>(pairs, 12);
+  pairs.kv[index_of(KvType::kBF16)].score_rows = Avx512Bf16::score_rows;
   pairs.rows_at_once = 48;  // whole tiles of 6 rows, and rows of 24 whose weights are arranged at a time
   return table;
 }

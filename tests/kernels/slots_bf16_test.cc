@@ -20,10 +20,13 @@ TEST_P(Bf16Slots, Scores) {
   for_each_type(300, 1200, [&](Random& random, size_t type, int64_t i) {
     const DType dtype = static_cast<DType>(type);
     const KvType kv = kv_type_of(dtype);
-    const int64_t dim = random.size(1, 300);
-    const int64_t keys = random.size(1, dim > 100 ? 3 * kPanelWidth : 8 * kPanelWidth);
+    // Every fourth: rows of whole panels, which some targets take in place for a few query rows.
+    const bool whole = i % 4 == 3;
+    const int64_t dim = whole ? random.integer(1, 12) * kDirectRowDims : random.size(1, 300);
+    const int64_t most = dim > 100 ? 3 : 8;
+    const int64_t keys = whole ? random.integer(1, most) * kPanelWidth : random.size(1, most * kPanelWidth);
     const int64_t n_panels = (keys + kPanelWidth - 1) / kPanelWidth;
-    const bool from_panels = random.coin();
+    const bool from_panels = !whole && random.coin();
     const Matrix k(random, dtype, keys, dim, class_of(i));
     const int64_t bytes = panel_bytes(kv, dim);
     const int64_t panel_stride = bytes + (random.coin() ? 64 * random.integer(0, 3) : 0);
@@ -43,6 +46,7 @@ TEST_P(Bf16Slots, Scores) {
     const Guarded s_want(s_bytes, random.guard()), s_got(s_bytes, random.guard());
     std::memset(s_want.data(), 0x5A, s_bytes);
     std::memset(s_got.data(), 0x5A, s_bytes);
+    const bool in_place = whole && kernels().kv[type].score_rows != nullptr && q.rows <= kMostScoreRows;
     const bool direct = from_panels && kernels().kv[type].score_tile != nullptr && random.coin();
     for (const bool is_definition : {true, false}) {
       const AttentionKernels& ops = is_definition ? definition() : kernels();
@@ -73,6 +77,14 @@ TEST_P(Bf16Slots, Scores) {
                               .s = reinterpret_cast<float*>((is_definition ? s_want : s_got).data()),
                               .lds = lds,
                               .fetch = (as_is && random.coin()) ? Fetch::kMemory : Fetch::kNone};
+      if (in_place && !is_definition) {
+        ScoreTile rows = tile;
+        rows.panels = k.data();
+        rows.panel_stride = k.stride_bytes();
+        rows.fetch = any_fetch(random);
+        operands.score_rows(rows);
+        continue;
+      }
       as_is ? operands.score_tile(tile) : operands.score_packed(tile);
     }
     const std::string problem = difference(s_want, s_got, lds, same_bits(i), [&](int64_t r, int64_t c) {
@@ -88,6 +100,7 @@ TEST_P(Bf16Slots, Scores) {
                                     {"keys", keys},
                                     {"rows", q.rows},
                                     {"from_panels", from_panels},
+                                    {"in_place", in_place},
                                     {"direct", direct}});
   });
 }
