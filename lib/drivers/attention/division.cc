@@ -184,8 +184,10 @@ void TaskIterator::skip_sequences() {
 }
 
 RowBlockIndex TaskIterator::row_block() const {
-  const int64_t row_block = task_ / splits().size(), n = here_.row_blocks, i = row_block % n;
-  return {sequence_, row_block / n, (i % 2 == 0 ? n - 1 - i / 2 : i / 2) << division_.row_block_bits};
+  const int64_t n = here_.row_blocks, heads = division_.sizes.kv_heads;
+  const int64_t i = task_ / splits().size(), pair = i / 2 / heads;
+  if (is_middle(pair)) return {sequence_, i - 2 * pair * heads, pair << division_.row_block_bits};
+  return {sequence_, i / 2 % heads, (i % 2 == 0 ? n - 1 - pair : pair) << division_.row_block_bits};
 }
 
 }  // namespace simdattn

@@ -81,9 +81,10 @@ struct SequenceTasks {
   SequenceTasks(const AttentionProblem& a, const Division& d, int64_t sequence);
 };
 
-/// Walks tasks in their order: by sequences, key/value heads, row blocks, splits. Row blocks go last, first,
-/// second to last, second, ..., so that any range of tasks of a causal problem has its share of long and short ones,
-/// and the longest ones do not come at the end, when other threads have none left.
+/// Walks tasks in their order: by sequences, pairs of row blocks, key/value heads, row blocks of the pair, splits. The
+/// pairs are the last and the first row block, the second to last and the second, ... and, of an odd number, the one in
+/// the middle. So any range of tasks of a causal problem has its share of long and short ones, for threads that have a
+/// range each, and the longest ones do not come at the end, for threads that take one after the other.
 class TaskIterator {
  public:
   /// At `task` tasks after the first one of sequence `sequence`.
@@ -94,8 +95,10 @@ class TaskIterator {
   RowBlockIndex row_block() const;
   int64_t split() const { return splits().lo + task_ % splits().size(); }
   Interval splits() const { return here_.splits; }
-  /// Of one key/value head of this sequence: so many tasks later comes the same row block of the next head.
-  int64_t tasks_of_head() const { return here_.row_blocks * splits().size(); }
+  /// So many tasks before the first split of a row block comes that of the same row block of the head before.
+  int64_t tasks_between_heads() const {
+    return (is_middle(task_ / splits().size() / 2 / division_.sizes.kv_heads) ? 1 : 2) * splits().size();
+  }
   void next(int64_t tasks = 1) {
     task_ += tasks;
     if (task_ >= here_.tasks) skip_sequences();
@@ -104,6 +107,7 @@ class TaskIterator {
  private:
   /// To the sequence that has the task.
   void skip_sequences();
+  bool is_middle(int64_t pair) const { return 2 * pair + 1 == here_.row_blocks; }
 
   const AttentionProblem& a_;
   const Division& division_;

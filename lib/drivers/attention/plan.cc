@@ -79,7 +79,7 @@ Status check_places_of(const AttentionProblem& a, const Division& d, TaskIterato
     const RowBlockIndex index = at.row_block();
     const bool other_split =
         index.sequence == done.sequence && index.kv_head == done.kv_head && index.first_row == done.first_row;
-    const bool as_head_before = !by_head && index.kv_head > 0 && t - at.tasks_of_head() >= first;
+    const bool as_head_before = !by_head && index.kv_head > 0 && t - at.tasks_between_heads() >= first;
     if (other_split || as_head_before) continue;
     done = index;
     const int64_t head = by_head ? index.kv_head : 0;
