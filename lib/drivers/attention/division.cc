@@ -134,6 +134,7 @@ Status divide(const AttentionProblem& a, int64_t threads, Division* division) {
       SIMDATTN_CHECK(check_sequence(rules, s, n_kv));
     }
   }
+  d.heads_together = threads == 1 ? 1 : sizes.kv_heads;
   TaskCount count[kRowBlockSizes];
   int sizes_of_blocks = threads == 1 ? 1 : kRowBlockSizes;  // those whose tasks can be counted
   int64_t most_rows = 0;                                    // of a sequence
@@ -184,10 +185,11 @@ void TaskIterator::skip_sequences() {
 }
 
 RowBlockIndex TaskIterator::row_block() const {
-  const int64_t n = here_.row_blocks, heads = division_.sizes.kv_heads;
-  const int64_t i = task_ / splits().size(), pair = i / 2 / heads;
-  if (is_middle(pair)) return {sequence_, i - 2 * pair * heads, pair << division_.row_block_bits};
-  return {sequence_, i / 2 % heads, (i % 2 == 0 ? n - 1 - pair : pair) << division_.row_block_bits};
+  const int64_t n = here_.row_blocks, heads = division_.heads_together, of_heads = n * heads;
+  const int64_t block = task_ / splits().size(), first_head = block / of_heads * heads;
+  const int64_t i = block % of_heads, pair = i / 2 / heads;
+  if (is_middle(pair)) return {sequence_, first_head + i - 2 * pair * heads, pair << division_.row_block_bits};
+  return {sequence_, first_head + i / 2 % heads, (i % 2 == 0 ? n - 1 - pair : pair) << division_.row_block_bits};
 }
 
 }  // namespace simdattn

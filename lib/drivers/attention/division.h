@@ -58,7 +58,8 @@ struct Division {
   Fetch fetch_one_row = Fetch::kNone;  // the same for tasks of one row
   int64_t keys_at_once = kPanelWidth;  // ScoreTile::keys_at_once
   int64_t tasks = 0;                   // row blocks, or splits of row blocks
-  float scale = 0;                     // of scores
+  int64_t heads_together = 1;  // whose row blocks alternate: all; 1 on one thread, which keeps its keys in caches
+  float scale = 0;             // of scores
 
   int64_t row_block() const { return int64_t{1} << row_block_bits; }
 };
@@ -81,7 +82,8 @@ struct SequenceTasks {
   SequenceTasks(const AttentionProblem& a, const Division& d, int64_t sequence);
 };
 
-/// Walks tasks in their order: by sequences, pairs of row blocks, key/value heads, row blocks of the pair, splits. The
+/// Walks tasks in their order: by sequences, groups of `heads_together` key/value heads, pairs of row blocks, heads of
+/// the group, row blocks of the pair, splits. The
 /// pairs are the last and the first row block, the second to last and the second, ... and, of an odd number, the one in
 /// the middle. So any range of tasks of a causal problem has its share of long and short ones, for threads that have a
 /// range each, and the longest ones do not come at the end, for threads that take one after the other.
@@ -97,7 +99,9 @@ class TaskIterator {
   Interval splits() const { return here_.splits; }
   /// So many tasks before the first split of a row block comes that of the same row block of the head before.
   int64_t tasks_between_heads() const {
-    return (is_middle(task_ / splits().size() / 2 / division_.sizes.kv_heads) ? 1 : 2) * splits().size();
+    const int64_t heads = division_.heads_together, of_heads = here_.row_blocks * heads;
+    if (heads == 1) return of_heads * splits().size();
+    return (is_middle(task_ / splits().size() % of_heads / 2 / heads) ? 1 : 2) * splits().size();
   }
   void next(int64_t tasks = 1) {
     task_ += tasks;
