@@ -417,6 +417,13 @@ class Cache(transformers.Cache):  # type: ignore[misc]
         else:
             super().__init__(layer_class_to_replicate=functools.partial(_Layer, *options))
 
+    def has_previous_state(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().has_previous_state(*args, **options)
+        except ValueError:
+            raise Error(Code.RANGE, 'past_key_values: this model has layers with a state, and a plain simdattn.transformers.Cache() has none; '
+                                    'Cache(config=model.config) has the layers that it wants') from None
+
     @property
     def nbytes(self) -> int:
         """Bytes of all layers."""

@@ -117,6 +117,8 @@ def test_layers_with_a_state(monkeypatch):
     cache = simdattn.transformers.Cache(config=model.config)
     assert torch.equal(model.generate(**given[0], past_key_values=cache), wanted[0])
     assert calls['linear_attention'] >= 18 and calls['causal_conv'] >= 18
+    refused(Code.RANGE, 'past_key_values: this model has layers with a state',
+            lambda: model.generate(**given[0], past_key_values=simdattn.transformers.Cache()))
 
 
 def test_types_of_caches():
