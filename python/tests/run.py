@@ -3,7 +3,7 @@ import importlib.util
 import sys
 
 file = sys.argv[1]
-needed = ['numpy', 'pytest', *(name for word, name in (('test_torch', 'torch'), ('transformers', 'transformers'), ('types', 'mypy'), ('onnx', 'onnx'))
+needed = ['numpy', 'pytest', *(name for word, name in (('test_torch', 'torch'), ('transformers', 'transformers'), ('test_types', 'mypy'), ('onnx', 'onnx'))
                                if word in file)]
 missing = [name for name in needed if importlib.util.find_spec(name) is None]
 if missing:
