@@ -82,11 +82,11 @@ struct SequenceTasks {
   SequenceTasks(const AttentionProblem& a, const Division& d, int64_t sequence);
 };
 
-/// Walks tasks in their order: by sequences, groups of `heads_together` key/value heads, pairs of row blocks, heads of
-/// the group, row blocks of the pair, splits. The
-/// pairs are the last and the first row block, the second to last and the second, ... and, of an odd number, the one in
-/// the middle. So any range of tasks of a causal problem has its share of long and short ones, for threads that have a
-/// range each, and the longest ones do not come at the end, for threads that take one after the other.
+/// Walks tasks in their order: by sequences, groups of `heads_together` key/value heads, pairs of row blocks, heads
+/// of the group, row blocks of the pair, splits. The pairs are the last and the first row block, the second to last
+/// and the second, ... and, of an odd number, the one in the middle. So any range of tasks of a causal problem has
+/// its share of long and short ones, for threads that have a range each, and the longest ones do not come at the end,
+/// for threads that take one after the other.
 class TaskIterator {
  public:
   /// At `task` tasks after the first one of sequence `sequence`.
