@@ -24,17 +24,17 @@ const V& or_absent(const V* view) {
 }
 
 /// Refuses the first pointer that is null. `null`: a sentence for each, in the same order.
-template <size_t kPointers>
-Status need(const Sentences<kPointers>& null, const void* const (&pointers)[kPointers]) {
-  for (size_t i = 0; i < kPointers; ++i) SIMDATTN_REQUIRE(pointers[i] != nullptr, kNullPointer, null.text[i]);
+template <class NullSentences>
+Status need(const NullSentences& null, const void* const (&pointers)[NullSentences::kCount]) {
+  for (size_t i = 0; i < null.kCount; ++i) SIMDATTN_REQUIRE(pointers[i] != nullptr, kNullPointer, null[i]);
   return {};
 }
 
 }  // namespace
 
 /// Refuses null pointers among the arguments named.
-#define SIMDATTN_NEED(...)                                                                                          \
-  static constexpr Sentences<names_in(#__VA_ARGS__)> kNull("", "", #__VA_ARGS__, ": the pointer must not be null"); \
+#define SIMDATTN_NEED(...)                                                                  \
+  static constexpr Sentences<"", "", #__VA_ARGS__, ": the pointer must not be null"> kNull; \
   SIMDATTN_CHECK(need(kNull, {__VA_ARGS__}))
 /// `name_` is the caller's struct `name` in this version's size.
 #define SIMDATTN_SIZED(type, name)                                                                                  \

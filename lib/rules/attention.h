@@ -52,7 +52,7 @@ template <Text kOutput>
 Status check_apart(const ByteSet& written, const ProblemBytes& bytes) {
   for (int i = 0; i < bytes.count && !written.empty(); ++i) {
     SIMDATTN_REQUIRE(!share_bytes(written, bytes.set[i]), kOverlap,
-                     (kOverlaps<kOutput, kProblemArrays>.text[bytes.array[i].index]));
+                     (kOverlaps<kOutput, kProblemArrays>[bytes.array[i].index]));
   }
   return {};
 }

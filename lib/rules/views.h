@@ -61,23 +61,32 @@ constexpr std::string_view first_name(std::string_view names) {
   while (n < names.size() && names[n] != ',') ++n;
   return {names.data(), n};
 }
-/// A sentence about each name of such a list: what comes before it, the name, what comes after it.
-template <size_t kNames>
+/// A sentence about each name of such a list: what comes before it, the name, what comes after it. One lies behind the
+/// other, since rows of a fixed length would be twice as large.
+template <Text kSubject, Text kVerb, Text kNames, Text kAfter>
 struct Sentences {
-  char text[kNames][64] = {};
+  static constexpr size_t kCount = names_in(kNames);
+  static constexpr size_t kAround = sizeof(kSubject) + sizeof(kVerb) + sizeof(kAfter) - 3;
+  char text[kCount * (kAround + 1) + sizeof(kNames) - 1 - 2 * (kCount - 1)] = {};
+  uint16_t first[kCount] = {};
 
-  consteval Sentences(std::string_view subject, std::string_view verb, std::string_view names, std::string_view after) {
-    for (auto& sentence : text) {
+  consteval Sentences() {
+    std::string_view names = kNames;
+    char* end = text;
+    for (uint16_t& at : first) {
+      at = static_cast<uint16_t>(end - text);
       const std::string_view name = first_name(names);
-      char* end = sentence;
-      for (const std::string_view part : {subject, verb, name, after}) end = std::copy(part.begin(), part.end(), end);
+      const std::string_view parts[] = {kSubject, kVerb, name, kAfter};
+      for (const std::string_view part : parts) end = std::copy(part.begin(), part.end(), end);
+      ++end;  // keeps the zero
       names.remove_prefix(name.size() == names.size() ? name.size() : name.size() + 2);
     }
   }
+  const char* operator[](size_t i) const { return text + first[i]; }
 };
 /// That an output shares bytes with each array of a list.
 template <Text kOutput, Text kNames>
-inline constexpr Sentences<names_in(kNames)> kOverlaps(kOutput, ": overlaps ", kNames, "");
+inline constexpr Sentences<kOutput, ": overlaps ", kNames, ""> kOverlaps;
 
 /// True for enumerators, which are numbered from 0 on. `last`: the last one.
 template <class Enum>
@@ -109,7 +118,7 @@ inline ByteSet workspace_bytes(const Exec& exec, size_t needed) {
 template <Text kOutput, Text kNames>
 Status check_apart(const ByteSet& written, const ByteSet* const (&arrays)[names_in(kNames)]) {
   for (size_t i = 0; i < names_in(kNames); ++i) {
-    SIMDATTN_REQUIRE(!share_bytes(*arrays[i], written), kOverlap, kOverlaps<kOutput, kNames>.text[i]);
+    SIMDATTN_REQUIRE(!share_bytes(*arrays[i], written), kOverlap, (kOverlaps<kOutput, kNames>[i]));
   }
   return {};
 }

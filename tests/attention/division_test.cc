@@ -174,6 +174,20 @@ TEST(Division, ShorterSequencesTakeNoMoreMemory) {
   }
 }
 
+/// A plan asks for one state of each row for every 1024 keys, whichever size of row blocks it chooses: a maximum, a sum
+/// and d_v numbers, of which some lie apart.
+TEST(Division, RowsHaveOneStatePerSplit) {
+  for (const int64_t rows : {16, 64, 256, 512}) {
+    const int64_t keys = 50 * 1024, d_v = 512, group = 16;
+    const AttentionProblem a = problem_of({group, 1, 64, d_v, rows / group, keys, {}, {}});
+    Plan plan;
+    ASSERT_TRUE(attention_plan(a, &plan, {.threads = 64}).ok());
+    const double states = static_cast<double>(rows * (keys / 1024) * (d_v + 2) * 4);
+    EXPECT_GE(static_cast<double>(plan.partial_bytes), states) << rows << " rows";
+    EXPECT_LE(static_cast<double>(plan.partial_bytes), 1.1 * states) << rows << " rows";
+  }
+}
+
 TEST(Division, RefusesNegativeThreads) {
   const Shape s = {8, 8, 64, 64, 1, 512, {}, {}};
   Plan plan;
