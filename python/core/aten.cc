@@ -1,8 +1,7 @@
-// The kernel that PyTorch's scaled_dot_product_attention ends in on a CPU, in the place of PyTorch's own.
+// The fused kernel that PyTorch's scaled_dot_product_attention ends in on a CPU, in the place of PyTorch's own.
 //
 // It is registered by libtorch's stable C interface, which is the same in every version from 2.10 on. A kernel in
 // Python takes 6 us a call to be reached, half of what PyTorch's own kernel takes for a token, and it needs the GIL.
-#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
@@ -10,49 +9,24 @@
 
 #include <pthread.h>
 
-#include "python/core/core.h"
+#include "python/core/aten.h"
 
-namespace simdattn_python {
-
-namespace {
+namespace simdattn_python::aten {
 
 using simdattn::Code;
 using simdattn::DType;
-using simdattn::KvType;
-using Handle = void*;     // AtenTensorHandle
-using Value = uint64_t;   // StableIValue
-using Failure = int32_t;  // AOTITorchError; 0: none
-using Sizes = std::array<int64_t, 4>;
+
+Torch torch;
+
+namespace {
 
 constexpr int32_t kCpu = 0;  // the device
 constexpr const char* kName = "_scaled_dot_product_flash_attention_for_cpu";
-
-// Functions of libtorch by the names that Python looks up, without their prefixes.
-struct Torch {
-  Failure (*library_init_impl)(const char* space, const char* key, const char* file, uint32_t line, void** library);
-  Failure (*library_impl)(void* library, const char* name, void (*kernel)(Value*, uint64_t, uint64_t));
-  Failure (*delete_library_object)(void* library);
-  Failure (*delete_tensor_object)(Handle x);
-  Failure (*get_data_ptr)(Handle x, void** data);
-  Failure (*get_dim)(Handle x, int64_t* rank);
-  Failure (*get_sizes)(Handle x, int64_t** sizes);
-  Failure (*get_strides)(Handle x, int64_t** strides);
-  Failure (*get_dtype)(Handle x, int32_t* dtype);
-  Failure (*empty_strided)(int64_t rank, const int64_t* sizes, const int64_t* strides, int32_t dtype, int32_t device,
-                           int32_t index, Handle* made);
-  Failure (*copy_)(Handle to, Handle from, int32_t non_blocking);
-  Failure (*theirs)(Handle q, Handle k, Handle v, double dropout, int32_t causal, Handle* mask, double* scale,
-                    Handle* out, Handle* lse);
-  Failure (*get_num_threads)(uint32_t* threads);
-  void (*delete_value)(void* value);
-  const char* (*what)();  // of the last failure; null before PyTorch 2.13
-  void (*check_fail)(const char* function, const char* file, uint32_t line, const char* message);  // throws
-  int32_t float32, bfloat16, float16, float64, boolean;
-};
-Torch torch;
+constexpr const char* kFormula = "_scaled_dot_product_attention_math";  // for what the kernel does not take
 
 AtenOptions options;
-void* registered;  // the library object; null: not installed
+void* registered;        // the library object; null: not installed
+void* registered_above;  // that of the formula in the place of autograd
 
 // ---- What calls came to ---------------------------------------------------------------------------------------------
 
@@ -82,36 +56,7 @@ void count(const char* text) {
 
 // ---- Tensors --------------------------------------------------------------------------------------------------------
 
-struct Tensor {
-  Handle handle = nullptr;
-  void* data = nullptr;
-  int32_t type = 0;
-  int64_t rank = 0;
-  const int64_t *shape = nullptr, *stride = nullptr;
-
-  bool read(Handle x) {
-    int64_t *sizes = nullptr, *strides = nullptr;
-    handle = x;
-    const bool good = torch.get_data_ptr(x, &data) == 0 && torch.get_dtype(x, &type) == 0 &&
-                      torch.get_dim(x, &rank) == 0 && torch.get_sizes(x, &sizes) == 0 &&
-                      torch.get_strides(x, &strides) == 0;
-    shape = sizes, stride = strides;
-    return good;
-  }
-  bool rows_are_contiguous() const { return rank == 0 || shape[rank - 1] <= 1 || stride[rank - 1] == 1; }
-  bool empty() const {
-    for (int64_t i = 0; i < rank; ++i)
-      if (shape[i] == 0) return true;
-    return false;
-  }
-};
-
 Sizes contiguous(const int64_t* shape) { return {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1}; }
-
-Handle make(const int64_t* shape, const int64_t* stride, int32_t type, int64_t rank = 4) {
-  Handle made = nullptr;
-  return torch.empty_strided(rank, shape, stride, type, kCpu, 0, &made) == 0 ? made : nullptr;
-}
 
 // Whether a step of dimension i stays inside of one of dimension j: the order in which PyTorch sorts dimensions.
 bool comes_after(const Tensor& x, int i, int j) {
@@ -146,14 +91,6 @@ Sizes strides_like(const Tensor& x) {
 
 // ---- A call ---------------------------------------------------------------------------------------------------------
 
-bool element_of(int32_t type, DType* element) {
-  if (type == torch.float32) return *element = DType::kF32, true;
-  if (type == torch.bfloat16) return *element = DType::kBF16, true;
-  if (type == torch.float16) return *element = DType::kF16, true;
-  if (type == torch.boolean) return *element = DType::kU8, true;
-  return false;
-}
-
 simdattn::ConstView<4> view_of(const Tensor& x, DType type) {
   simdattn::ConstView<4> view;
   view.data = x.data;
@@ -166,60 +103,9 @@ simdattn::ConstView<4> view_of(const Tensor& x, DType type) {
   return view;
 }
 
-struct Call {
-  Tensor q, k, v, mask;
-  double dropout = 0, scale = 0;
-  bool causal = false, has_mask = false, has_scale = false;
-  Handle out = nullptr, lse = nullptr;
-  Handle copies[5] = {};
-  int copied = 0;
-
-  bool theirs_is_faster() const;
-  const char* refusal() const;
-  bool pack(Tensor* x);
-  const char* attend();
-};
-
 // Products of float32 with one row, or with so few scores for each head, are the BLAS's, which takes 0.7 - 0.9 of the
 // time for them. Narrower types are slower there at every size.
 constexpr int64_t kFewScores = 2500;
-
-bool Call::theirs_is_faster() const {
-  const int64_t rows = q.shape[2], keys = k.shape[2];
-  return q.type == torch.float32 && q.shape[1] == k.shape[1] && (rows == 1 || rows * keys <= kFewScores);
-}
-
-// Why PyTorch's kernel takes the call; null: it may be simdattn's.
-const char* Call::refusal() const {
-  for (const Tensor* x : {&q, &k, &v}) {
-    DType type;
-    if (x->type == torch.float64) return "torch.float64";
-    if (!element_of(x->type, &type) || type == DType::kU8) return "another type than float32, bfloat16 and float16";
-    if (x->rank != 4) return "another number of dimensions than 4";
-  }
-  if (dropout != 0) return "dropout";
-  if (q.empty() || k.empty() || v.empty()) return "empty tensors";
-  if (!options.always && theirs_is_faster()) return "float32, one row or few scores: PyTorch's kernel is faster";
-  DType type;
-  if (has_mask && (mask.rank > 4 || !element_of(mask.type, &type))) return "a mask of another type or more dimensions";
-  return nullptr;
-}
-
-// A copy where the last dimension is not contiguous.
-bool Call::pack(Tensor* x) {
-  if (x->rows_are_contiguous()) return true;
-  int64_t stride[4], step = 1;
-  for (int64_t i = x->rank - 1; i >= 0; --i) stride[i] = step, step *= x->shape[i];
-  const Handle copy = make(x->shape, stride, x->type, x->rank);
-  if (copy == nullptr) return false;
-  copies[copied++] = copy;
-  return torch.copy_(copy, x->handle, 0) == 0 && x->read(copy);
-}
-
-void* memory_of(Handle x) {
-  void* data = nullptr;
-  return x == nullptr || torch.get_data_ptr(x, &data) != 0 ? nullptr : data;
-}
 
 // [batch, heads, rows] into memory that lies [batch, rows, heads]. A row that sees no key has 0, as PyTorch's own
 // kernel gives it: its backward takes exp(score - lse), which would be NaN.
@@ -234,9 +120,86 @@ void put_lse(const float* from, float* to, int64_t batch, int64_t heads, int64_t
   }
 }
 
-// Runs the call by the library. Null: it did, else why not.
+double double_of(Value x) {
+  double number;
+  std::memcpy(&number, &x, sizeof(number));
+  return number;
+}
+
+}  // namespace
+
+bool element_of(int32_t type, DType* element) {
+  if (type == torch.float32) return *element = DType::kF32, true;
+  if (type == torch.bfloat16) return *element = DType::kBF16, true;
+  if (type == torch.float16) return *element = DType::kF16, true;
+  if (type == torch.boolean) return *element = DType::kU8, true;
+  return false;
+}
+
+Handle make(const int64_t* shape, const int64_t* stride, int32_t type, int64_t rank) {
+  Handle made = nullptr;
+  return torch.empty_strided(rank, shape, stride, type, kCpu, 0, &made) == 0 ? made : nullptr;
+}
+
+void* memory_of(Handle x) {
+  void* data = nullptr;
+  return x == nullptr || torch.get_data_ptr(x, &data) != 0 ? nullptr : data;
+}
+
+bool Call::theirs_is_faster() const {
+  const int64_t rows = q.shape[2], keys = k.shape[2];
+  return q.type == torch.float32 && q.shape[1] == k.shape[1] && (rows == 1 || rows * keys <= kFewScores);
+}
+
+const char* Call::unknown() const {
+  for (const Tensor* x : {&q, &k, &v}) {
+    DType type;
+    if (x->type == torch.float64) return "torch.float64";
+    if (!element_of(x->type, &type) || type == DType::kU8) return "another type than float32, bfloat16 and float16";
+  }
+  if (dropout != 0) return "dropout";
+  if (q.empty() || k.empty() || v.empty()) return "empty tensors";
+  DType type;
+  if (has_mask && !element_of(mask.type, &type)) return "a mask of another type";
+  return nullptr;
+}
+
+const char* Call::refusal() const {
+  for (const Tensor* x : {&q, &k, &v})
+    if (x->rank != 4) return "another number of dimensions than 4";
+  if (const char* reason = unknown()) return reason;
+  if (!options.always && theirs_is_faster()) return "float32, one row or few scores: PyTorch's kernel is faster";
+  return has_mask && mask.rank > 4 ? "a mask of more dimensions than 4" : nullptr;
+}
+
+bool Call::pack(Tensor* x) {
+  if (x->rows_are_contiguous()) return true;
+  int64_t stride[kMostRank], step = 1;
+  for (int64_t i = x->rank - 1; i >= 0; --i) stride[i] = step, step *= x->shape[i];
+  const Handle copy = make(x->shape, stride, x->type, x->rank);
+  if (copy == nullptr) return false;
+  copies[copied++] = copy;
+  return torch.copy_(copy, x->handle, 0) == 0 && x->read(copy);
+}
+
+const char* Call::run(simdattn_attention_problem* problem, const DType* types) const {
+  if (has_scale) problem->scoring.scale = float(scale);
+  problem->scoring.causal = causal;
+  if (causal) problem->scoring.offset = 0;
+  simdattn_exec exec;
+  exec.target = options.target;
+  problem->arithmetic = options.arithmetic >= 0
+                            ? simdattn::Arithmetic(options.arithmetic)
+                            : library.arithmetic_for(types[0], problem->k.type, problem->v.type, &exec);
+  uint32_t threads = options.threads;
+  if (threads == 0 && torch.get_num_threads(&threads) != 0) threads = 1;
+  simdattn_status status;
+  if (!run_by_torch(*problem, options.target, int(threads), &status)) return kNoMemory;
+  return status.code == Code::kOk ? nullptr : status.detail;
+}
+
+// Makes `out` and `lse` as PyTorch's kernel does.
 const char* Call::attend() {
-  constexpr const char* kMemory = "no memory";
   const Sizes out_shape = {q.shape[0], q.shape[1], q.shape[2], v.shape[3]};
   const Sizes promised = q.shape[3] == v.shape[3] ? strides_like(q) : contiguous(out_shape.data());
   const bool direct = promised[3] == 1 || out_shape[3] == 1;
@@ -248,7 +211,7 @@ const char* Call::attend() {
   if (!direct && written != nullptr) copies[copied++] = written;
   const int64_t lse_shape[3] = {batch, heads, rows}, lse_stride[3] = {heads * rows, 1, heads};
   lse = make(lse_shape, lse_stride, torch.float32, 3);
-  if (!pack(&q) || !pack(&k) || !pack(&v) || (has_mask && !pack(&mask))) return kMemory;
+  if (!pack_all()) return kNoMemory;
 
   DType types[4] = {};
   element_of(q.type, &types[0]), element_of(k.type, &types[1]), element_of(v.type, &types[2]);
@@ -262,31 +225,18 @@ const char* Call::attend() {
   float* sums = static_cast<float*>(std::malloc(sizeof(float) * size_t(batch * heads * rows)));
   float* result = static_cast<float*>(memory_of(lse));
   problem.lse = simdattn::View<3>(sums, DType::kF32, {batch, heads, rows});
-  if (has_scale) problem.scoring.scale = float(scale);
-  problem.scoring.causal = causal;
-  if (causal) problem.scoring.offset = 0;
   if (has_mask) {
     element_of(mask.type, &types[3]);
     (types[3] == DType::kU8 ? problem.scoring.mask : problem.scoring.bias) = view_of(mask, types[3]);
   }
-  simdattn_exec exec;
-  exec.target = options.target;
-  problem.arithmetic = options.arithmetic >= 0
-                           ? simdattn::Arithmetic(options.arithmetic)
-                           : library.arithmetic_for(types[0], problem.k.type, problem.v.type, &exec);
-  uint32_t threads = options.threads;
-  if (threads == 0 && torch.get_num_threads(&threads) != 0) threads = 1;
-  simdattn_status status;
-  const bool good = sums != nullptr && result != nullptr && problem.out.data != nullptr &&
-                    run_by_torch(problem, options.target, int(threads), &status);
-  if (good && status.code == Code::kOk) put_lse(sums, result, batch, heads, rows);
+  const bool there = sums != nullptr && result != nullptr && problem.out.data != nullptr;
+  const char* reason = there ? run(&problem, types) : kNoMemory;
+  if (reason == nullptr) put_lse(sums, result, batch, heads, rows);
   std::free(sums);
-  if (!good) return kMemory;
-  if (status.code != Code::kOk) return status.detail;
-  return direct || torch.copy_(out, written, 0) == 0 ? nullptr : kMemory;
+  if (reason != nullptr) return reason;
+  return direct || torch.copy_(out, written, 0) == 0 ? nullptr : kNoMemory;
 }
 
-// An optional argument: null, or the address of a value that belongs to whom it is given to.
 bool take(Value given, Value* value) {
   auto* held = reinterpret_cast<Value*>(uintptr_t(given));
   if (held == nullptr) return false;
@@ -295,44 +245,53 @@ bool take(Value given, Value* value) {
   return true;
 }
 
-double double_of(Value x) {
-  double number;
-  std::memcpy(&number, &x, sizeof(number));
-  return number;
-}
-
 Handle handle_of(Value x) { return reinterpret_cast<Handle>(uintptr_t(x)); }
 
-// What PyTorch calls: the arguments of the operator in `stack`, then its two results. Arguments belong to the kernel.
-void kernel(Value* stack, uint64_t, uint64_t) {
-  Call call;
-  Value mask = 0, scale = 0;
-  const Handle given[3] = {handle_of(stack[0]), handle_of(stack[1]), handle_of(stack[2])};
-  call.dropout = double_of(stack[3]);
-  call.causal = (stack[4] & 0xFF) != 0;
-  call.has_mask = take(stack[5], &mask);
-  call.has_scale = take(stack[6], &scale);
-  call.scale = double_of(scale);
-  Handle mask_given = handle_of(mask);
+bool Call::read(Value* stack, int dropout_at, int mask_at, int scale_at) {
+  Value given_mask = 0, given_scale = 0;
+  dropout = double_of(stack[dropout_at]);
+  causal = (stack[dropout_at + 1] & 0xFF) != 0;
+  has_mask = take(stack[mask_at], &given_mask);
+  has_scale = take(stack[scale_at], &given_scale);
+  scale = double_of(given_scale);
+  mask_given = handle_of(given_mask);
+  return q.read(handle_of(stack[0])) && k.read(handle_of(stack[1])) && v.read(handle_of(stack[2])) &&
+         (!has_mask || mask.read(mask_given));
+}
 
-  const bool read = call.q.read(given[0]) && call.k.read(given[1]) && call.v.read(given[2]) &&
-                    (!call.has_mask || call.mask.read(mask_given));
-  const char* reason = read ? call.refusal() : "tensors without memory";
-  if (reason == nullptr) reason = call.attend();
-  for (int i = 0; i < call.copied; ++i) torch.delete_tensor_object(call.copies[i]);
-  Failure failure = 0;
+void free_handles(Handle* handles, int n) {
+  for (int i = 0; i < n; ++i)
+    if (handles[i] != nullptr) torch.delete_tensor_object(handles[i]), handles[i] = nullptr;
+}
+
+void Call::end(const char* reason) {
+  free_handles(copies, copied);
   if (reason == nullptr) {
     taken.fetch_add(1, std::memory_order_relaxed);
   } else {
     count(reason);
-    for (Handle x : {call.out, call.lse})
-      if (x != nullptr) torch.delete_tensor_object(x);
-    failure =
-        torch.theirs(given[0], given[1], given[2], call.dropout, call.causal, call.has_mask ? &mask_given : nullptr,
-                     call.has_scale ? &call.scale : nullptr, &call.out, &call.lse);
+    free_handles(&out, 1);
+    free_handles(&lse, 1);
   }
-  for (Handle x : given) torch.delete_tensor_object(x);
-  if (mask_given != nullptr) torch.delete_tensor_object(mask_given);
+}
+
+namespace {
+
+// What PyTorch calls: the arguments of the operator in `stack`, then its two results. Arguments belong to the kernel.
+void kernel(Value* stack, uint64_t, uint64_t) {
+  Call call;
+  Handle given[3] = {handle_of(stack[0]), handle_of(stack[1]), handle_of(stack[2])};
+  const char* reason = call.read(stack, 3, 5, 6) ? call.refusal() : "tensors without memory";
+  if (reason == nullptr) reason = call.attend();
+  call.end(reason);
+  Failure failure = 0;
+  if (reason != nullptr) {
+    failure = torch.theirs(given[0], given[1], given[2], call.dropout, call.causal,
+                           call.has_mask ? &call.mask_given : nullptr, call.has_scale ? &call.scale : nullptr,
+                           &call.out, &call.lse);
+  }
+  free_handles(given, 3);
+  free_handles(&call.mask_given, 1);
   if (failure != 0) {
     torch.check_fail(kName, __FILE__, __LINE__,
                      torch.what != nullptr ? torch.what() : "PyTorch's kernel refuses the call; it has said why");
@@ -358,6 +317,28 @@ bool type_of(PyObject* addresses, const char* name, int32_t* type) {
   return true;
 }
 
+// All of them, or the formula stays as it is.
+bool find_formula(PyObject* a) {
+  const bool good = find(a, "formula", &torch.formula, true) && find(a, "any_tangents", &torch.any_tangents, true) &&
+                    find(a, "any_modes", &torch.any_modes, true) &&
+                    find(a, "grad_mode_is_enabled", &torch.grad_mode_is_enabled, true) &&
+                    find(a, "requires_grad", &torch.requires_grad, true) &&
+                    find(a, "new_uninitialized_tensor", &torch.new_uninitialized_tensor, true);
+  const bool there = torch.formula != nullptr && torch.any_tangents != nullptr && torch.any_modes != nullptr &&
+                     torch.requires_grad != nullptr && torch.grad_mode_is_enabled != nullptr &&
+                     torch.new_uninitialized_tensor != nullptr;
+  if (!there) torch.formula = nullptr;
+  return good;
+}
+
+// PyTorch has no kernel of its own for the formula, but a function that is called before autograd, which sees what that
+// calls. So the kernel stands there too, and below, for tensors that autograd does not know.
+bool register_formula() {
+  return torch.library_init_impl("aten", "AutogradCPU", __FILE__, __LINE__, &registered_above) == 0 &&
+         torch.library_impl(registered_above, kFormula, formula_kernel) == 0 &&
+         torch.library_impl(registered, kFormula, formula_kernel) == 0;
+}
+
 bool find_all(PyObject* a) {
   return find(a, "library_init_impl", &torch.library_init_impl) && find(a, "library_impl", &torch.library_impl) &&
          find(a, "delete_library_object", &torch.delete_library_object) &&
@@ -366,7 +347,7 @@ bool find_all(PyObject* a) {
          find(a, "get_strides", &torch.get_strides) && find(a, "get_dtype", &torch.get_dtype) &&
          find(a, "empty_strided", &torch.empty_strided) && find(a, "copy_", &torch.copy_) &&
          find(a, "theirs", &torch.theirs) && find(a, "get_num_threads", &torch.get_num_threads) &&
-         find(a, "delete_value", &torch.delete_value) && find(a, "what", &torch.what, true) &&
+         find(a, "delete_value", &torch.delete_value) && find(a, "what", &torch.what, true) && find_formula(a) &&
          find(a, "check_fail", &torch.check_fail) && type_of(a, "dtype_float32", &torch.float32) &&
          type_of(a, "dtype_bfloat16", &torch.bfloat16) && type_of(a, "dtype_float16", &torch.float16) &&
          type_of(a, "dtype_float64", &torch.float64) && type_of(a, "dtype_bool", &torch.boolean);
@@ -374,8 +355,14 @@ bool find_all(PyObject* a) {
 
 }  // namespace
 
-// install_kernel(addresses, target, threads or 0, arithmetic or -1, always): puts the kernel in the place of PyTorch's,
-// or gives the one that is there these options.
+}  // namespace simdattn_python::aten
+
+namespace simdattn_python {
+
+using namespace aten;
+
+// install_kernel(addresses, target, threads or 0, arithmetic or -1, always): puts the kernels in the place of
+// PyTorch's, or gives those that are there these options.
 PyObject* install_kernel(PyObject*, PyObject* arguments) {
   PyObject* addresses = nullptr;
   unsigned long long target = 0;
@@ -389,7 +376,7 @@ PyObject* install_kernel(PyObject*, PyObject* arguments) {
   if (registered != nullptr) Py_RETURN_NONE;
   taken = 0, reasons_known = 0;
   if (torch.library_init_impl("aten", "CPU", __FILE__, __LINE__, &registered) != 0 ||
-      torch.library_impl(registered, kName, kernel) != 0) {
+      torch.library_impl(registered, kName, kernel) != 0 || (torch.formula != nullptr && !register_formula())) {
     PyErr_SetString(PyExc_RuntimeError, "PyTorch does not register the kernel");
     return nullptr;
   }
@@ -398,8 +385,10 @@ PyObject* install_kernel(PyObject*, PyObject* arguments) {
 
 // uninstall_kernel(): PyTorch's own again.
 PyObject* uninstall_kernel(PyObject*, PyObject*) {
-  if (registered != nullptr) torch.delete_library_object(registered);
-  registered = nullptr;
+  for (void** one : {&registered, &registered_above}) {
+    if (*one != nullptr) torch.delete_library_object(*one);
+    *one = nullptr;
+  }
   Py_RETURN_NONE;
 }
 

@@ -14,22 +14,26 @@ from ._attention import threads_wanted
 from ._library import Error
 from ._run import _core
 from ._scoring import boolean
-from ._scoring import boolean
 from ._targets import arithmetic_name, pointer_of
 from ._types import ArithmeticName, TargetName
 
 _NAME = '_scaled_dot_product_flash_attention_for_cpu'
-# libtorch's functions for the extension: those of its stable C interface, and two of C++ that have been what they are since 1.8.
+# libtorch's functions for the extension: those of its stable C interface, and some of C++.
 _SHIMS = ('library_init_impl', 'library_impl', 'delete_library_object', 'delete_tensor_object', 'get_data_ptr', 'get_dim', 'get_sizes',
-          'get_strides', 'get_dtype', 'empty_strided', 'copy_', 'dtype_float32', 'dtype_bfloat16', 'dtype_float16', 'dtype_float64',
+          'get_strides', 'get_dtype', 'empty_strided', 'copy_', 'grad_mode_is_enabled', 'new_uninitialized_tensor', 'dtype_float32', 'dtype_bfloat16', 'dtype_float16', 'dtype_float64',
           'dtype_bool')
 _NAMES = {**{name: ('aoti_torch_' + name,) for name in _SHIMS}, 'theirs': ('aoti_torch_cpu_' + _NAME,),
           'get_num_threads': ('torch_get_num_threads',), 'delete_value': ('torch_delete_stable_ivalue', '_ZdlPv'),
+          'formula': ('_ZN2at6native34_scaled_dot_product_attention_mathERKNS_6TensorES3_S3_RKSt8optionalIS1_EdbS7_S4_IdEb',),
+          'any_tangents': ('_ZN5torch8autograd14ForwardADLevel13has_any_levelEv',),
+          'any_modes': ('_ZN3c104impl20TorchDispatchModeTLS13any_modes_setEb',), 'requires_grad': ('_ZNK3c1010TensorImpl13requires_gradEv',),
           'what': ('torch_exception_get_what_without_backtrace',), 'check_fail': ('_ZN3c106detail14torchCheckFailEPKcS2_jS2_',)}
+# `what` is of 2.13 and later; without one of the others the formula stays as it is.
+_OPTIONAL = ('what', 'formula', 'any_tangents', 'any_modes', 'requires_grad', 'grad_mode_is_enabled', 'new_uninitialized_tensor')
 
 
 class Calls(NamedTuple):
-    """taken: calls that simdattn made since install(); others: those that it gave to PyTorch's kernels, by their reasons."""
+    """taken: calls that simdattn made since install(); others: those that it gave to PyTorch's, by their reasons."""
 
     taken: int
     others: Dict[str, int]
@@ -45,7 +49,7 @@ def _addresses() -> Dict[str, int]:
                 found[name] = ctypes.cast(getattr(loaded, spelling), ctypes.c_void_p).value or 0
                 break
         else:
-            if name != 'what':  # of 2.13 and later
+            if name not in _OPTIONAL:
                 raise Error(Code.RANGE, f'install: PyTorch {torch.__version__} has no {spellings[0]}, which 2.10 and later have; '
                                         'replace_sdpa() needs none')
     return found
@@ -68,11 +72,13 @@ def install(*, target: TargetName = None, threads: Optional[int] = None, arithme
             always: bool = False) -> None:
     """Lets simdattn make what PyTorch's scaled_dot_product_attention computes on CPUs, wherever it is called from.
 
-    It overrides the kernel, aten::_scaled_dot_product_flash_attention_for_cpu: functions that were imported by name, torch.jit,
-    torch.compile, torch.export, vmap, autocast and nn.TransformerDecoder reach it. Gradients are by PyTorch's own backward. What PyTorch
-    sends to another kernel stays there: dropout, the fast path of nn.MultiheadAttention and nn.TransformerEncoderLayer, a mask that needs
-    a gradient. The kernel that was there gets float64, empty tensors, and float32 of one row or few scores, for which it is faster, unless `always`: then
-    their bits are simdattn's too. calls() counts. For PyTorch 2.10 and later.
+    It overrides the kernels that the function ends in, aten::_scaled_dot_product_flash_attention_for_cpu and, for other
+    forms such as values of another dimension, aten::_scaled_dot_product_attention_math. Functions that were imported by
+    name, torch.jit, torch.compile, torch.export, vmap, autocast and nn.TransformerDecoder reach them. Gradients are by
+    PyTorch's own backward. PyTorch's kernels get gradients of other forms, dropout, float64, empty tensors, and float32
+    of one row or few scores, for which they are faster, unless `always`: then their bits are simdattn's too. calls()
+    counts. The fast path of nn.MultiheadAttention and nn.TransformerEncoderLayer is not reached. For PyTorch 2.10 and
+    later.
 
     target, threads, arithmetic: as in sdpa(). Called again, it takes these options.
     """

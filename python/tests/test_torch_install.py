@@ -1,4 +1,5 @@
 """install(): everything that reaches PyTorch's CPU kernel, with PyTorch's own gradients, and the way back."""
+import gc
 import os
 import shutil
 import threading
@@ -112,14 +113,167 @@ def test_gradients(installed, options):
     assert simdattn.torch.calls().taken == 1
 
 
+# What PyTorch's function gives to its formula of products, by shapes of query, key, value, mask, and options.
+FORMS = {
+    'MLA': ((2, 4, 70, 24), (2, 4, 90, 24), (2, 4, 90, 16), None, {}), 'MLA, causal': ((2, 4, 90, 24), (2, 4, 90, 24), (2, 4, 90, 16), None, {'is_causal': True}),
+    'MLA, groups': ((2, 4, 3, 24), (2, 2, 9, 24), (2, 2, 9, 16), None, {'enable_gqa': True}), 'MLA, a mask': ((2, 4, 5, 24), (2, 4, 9, 24), (2, 4, 9, 16), (2, 1, 5, 9), {}),
+    '2 dimensions': ((5, 16), (9, 16), (9, 16), None, {}), '3 dimensions': ((4, 5, 16), (4, 9, 16), (4, 9, 16), (5, 9), {}),
+    '5 dimensions': ((2, 3, 4, 5, 16), (2, 3, 4, 9, 16), (2, 3, 4, 9, 8), (3, 1, 1, 9), {}), '6 dimensions': ((2, 1, 3, 4, 5, 16), (1, 2, 3, 4, 9, 16), (9, 16), None, {}),
+    'one batch of keys': ((3, 4, 5, 16), (1, 4, 9, 16), (1, 4, 9, 16), None, {}), 'one batch of queries': ((1, 4, 5, 16), (3, 4, 9, 16), (3, 4, 9, 16), None, {}),
+    'one head of keys': ((2, 4, 5, 16), (2, 1, 9, 16), (2, 1, 9, 16), None, {}), 'one head of values': ((2, 4, 5, 16), (2, 4, 9, 16), (2, 1, 9, 16), None, {}),
+    'one head of queries': ((2, 1, 5, 16), (2, 4, 9, 16), (2, 4, 9, 16), None, {}), 'fewer dimensions of keys': ((2, 4, 5, 16), (9, 16), (9, 16), None, {}),
+    'a mask of 3 dimensions': ((2, 4, 5, 16), (2, 4, 9, 16), (2, 4, 9, 16), (4, 5, 9), {}), 'a mask for a key each': ((2, 4, 5, 16), (2, 4, 9, 16), (2, 4, 9, 16), (1, 9), {}),
+    'another scale': ((5, 16), (9, 16), (9, 16), None, {'scale': 0.3}), 'columns': ((5, 1), (9, 1), (9, 1), None, {}),
+}
+
+
+@needed
+@pytest.mark.parametrize('dtype, tolerance', [(torch.float32, 1e-5), (torch.bfloat16, 2**-6), (torch.float16, 2**-9)])
+@pytest.mark.parametrize('form', FORMS)
+def test_other_forms(form, dtype, tolerance):
+    """Of tensors whose rows are not contiguous too, beside PyTorch's own function, which says the same of numbers, shape and type."""
+    *shapes, mask, options = FORMS[form]
+    q, k, v = tensors(*shapes, dtype=dtype)
+    lines = [x.transpose(-1, -2).contiguous().transpose(-1, -2) for x in (q, k, v)]
+    kinds = [None] if mask is None else [torch.rand(mask) < 0.7, torch.randn(mask).to(dtype)]
+    for given in ((q, k, v), lines):
+        for attn_mask in kinds:
+            wanted = functional.scaled_dot_product_attention(*given, attn_mask=attn_mask, **options)
+            simdattn.torch.install(always=True)
+            try:
+                with torch.no_grad():
+                    found = functional.scaled_dot_product_attention(*given, attn_mask=attn_mask, **options)
+                assert simdattn.torch.calls() == (1, {}) and found.is_contiguous()
+            finally:
+                simdattn.torch.uninstall()
+            torch.testing.assert_close(found, wanted, rtol=0, atol=tolerance)
+
+
+@needed
+def test_what_the_formula_keeps(installed):
+    """Gradients, tangents, dropout and mistakes are PyTorch's, counted; so is who asks for its formula."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    x, y = tensors((1, 2, 6, 16), (1, 2, 6, 8))
+    kernel = torch.ops.aten._scaled_dot_product_attention_math
+
+    def call(*given, **options):
+        before = simdattn.torch.calls().others
+        out = functional.scaled_dot_product_attention(*given, **options)
+        return out, [reason for reason, n in simdattn.torch.calls().others.items() if n > before.get(reason, 0)]
+
+    found, wanted = [], []
+    for into, function in ((found, functional.scaled_dot_product_attention), (wanted, formula)):
+        leaves = [t.clone().requires_grad_() for t in (x, x, y)]
+        function(*leaves).square().sum().backward()
+        into += [leaf.grad for leaf in leaves]
+    for f, w in zip(found, wanted):
+        torch.testing.assert_close(f, w, rtol=0, atol=1e-5)
+    mask = torch.zeros(6, 6, requires_grad=True)
+    out, reasons = call(x, x, x, attn_mask=mask)
+    out.sum().backward()
+    assert mask.grad is not None and 'gradient' in reasons[0]
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        out, reasons = call(dual, x, y)
+        assert torch.autograd.forward_ad.unpack_dual(out).tangent is not None and reasons == ['tangents']
+    assert call(x, x, y, dropout_p=0.5)[1] == ['dropout'] and call(*(t.double() for t in (x, x, y)))[1] == ['torch.float64']
+    with sdpa_kernel(SDPBackend.MATH):
+        assert 'sdpa_kernel' in call(x, x, x)[1][0]
+    for wrong in ((x, x, y[:, :, :5]), (x, x[..., :8], x), (x, torch.cat([x, x], 1), y)):
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match='size|shape'):
+                functional.scaled_dot_product_attention(*wrong)
+    assert 'shapes that do not fit' in simdattn.torch.calls().others
+    storage = x.untyped_storage()  # an error keeps its arguments until the next call
+    holders = torch._C._storage_Use_Count(storage._cdata)
+    for _ in range(5):
+        with pytest.raises(RuntimeError):
+            functional.scaled_dot_product_attention(x, x[..., :8], y)
+    call(x, x, y)
+    gc.collect()
+    assert torch._C._storage_Use_Count(storage._cdata) == holders
+    assert kernel(x, x, y)[1] is None  # no weights: whoever wants them does not get others
+    assert simdattn.torch.calls().taken == 2
+
+
+@needed
+@pytest.mark.parametrize('backend', ['aot_eager', 'inductor'])
+@pytest.mark.parametrize('gradient', [False, True])
+def test_other_forms_in_graphs(installed, backend, gradient):
+    if backend == 'inductor' and not (has_headers() and shutil.which('g++')):
+        pytest.skip("inductor: no C++ compiler or PyTorch's headers (libtorch-dev)")
+
+    def model(x, y):
+        return functional.scaled_dot_product_attention(x * 1.0, x, y) + 1
+
+    leaves = [[t.clone().requires_grad_(gradient) for t in tensors((2, 3, 7, 16), (2, 3, 7, 8))] for _ in range(2)]
+    torch._dynamo.reset()
+    found, wanted = torch.compile(model, backend=backend, fullgraph=True)(*leaves[0]), formula(leaves[1][0], *leaves[1]) + 1
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+    if gradient:
+        found.sum().backward(), wanted.sum().backward()
+        for f, w in zip(*leaves):
+            torch.testing.assert_close(f.grad, w.grad, rtol=0, atol=1e-5)
+
+
+@needed
+def test_other_forms_in_transformations(installed):
+    x, y = tensors((2, 3, 7, 16), (2, 3, 7, 8))
+    call = functional.scaled_dot_product_attention
+    wanted = formula(x, x, y)
+
+    class Model(torch.nn.Module):
+        def forward(self, a, b):
+            return call(a, a, b)
+
+    found = {'vmap': torch.vmap(call)(x, x, y), 'traced': torch.jit.trace(Model(), (x, y))(x, y), 'exported': torch.export.export(Model(), (x, y)).module()(x, y),
+             'decomposed': torch.export.export(Model(), (x, y)).run_decompositions().module()(x, y),
+             'make_fx': torch.fx.experimental.proxy_tensor.make_fx(call)(x, x, y)(x, x, y)}
+    with torch.inference_mode():
+        found['inference_mode'] = call(x * 1, x, y)
+    for name, out in found.items():
+        torch.testing.assert_close(out, wanted, rtol=0, atol=1e-5, msg=name)
+    assert call(x.to('meta'), x.to('meta'), y.to('meta')).shape == wanted.shape
+    slope = torch.func.grad(lambda a: call(a, x, y).sum())(x)
+    torch.testing.assert_close(slope, torch.func.grad(lambda a: formula(a, x, y).sum())(x), rtol=0, atol=1e-5)
+    tangent = torch.func.jvp(lambda a: call(a, x, y), (x,), (torch.ones_like(x),))[1]
+    torch.testing.assert_close(tangent, torch.func.jvp(lambda a: formula(a, x, y), (x,), (torch.ones_like(x),))[1], rtol=0, atol=1e-5)
+
+
+@needed
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize('like', ['out', 'contiguous', 'expanded'])
+@pytest.mark.parametrize('layout', [(0, 1, 2, 3), (0, 2, 1, 3)])
+def test_sdpa_backward_with_gradient(dtype, like, layout):
+    """The derivatives are those that PyTorch's own kernel has for a gradient that is given, however that lies in memory."""
+    x = tensors((2, 3, 49, 32), (2, 3, 49, 32), (2, 3, 49, 32), (2, 3, 49, 32), dtype=dtype)
+    x = [t.permute(layout).contiguous().permute([layout.index(i) for i in range(4)]) for t in x]
+    results = []
+    for ours in (False, True):
+        if ours:
+            simdattn.torch.install(always=True)
+        try:
+            leaves = [t.detach().clone(memory_format=torch.preserve_format).requires_grad_() for t in x[:3]]
+            out = functional.scaled_dot_product_attention(*leaves)
+            given = {'out': torch.empty_like(out).copy_(x[3]), 'contiguous': x[3].contiguous(), 'expanded': x[3][:1, :, :1].expand_as(out)}[like]
+            out.backward(given, retain_graph=True)
+            results.append([out.detach(), *(t.grad for t in leaves)])
+            assert not ours or simdattn.torch.calls() == (1, {})
+        finally:
+            simdattn.torch.uninstall()
+    for theirs, found in zip(*results):
+        assert found.stride() == theirs.stride()
+        torch.testing.assert_close(found, theirs, rtol=0, atol=1e-5 if dtype is torch.float32 else 2**-6)
+
+
 @needed
 def test_what_is_left_to_pytorch(installed):
     x, = tensors((1, 2, 6, 16))
     double = functional.scaled_dot_product_attention(x.double(), x.double(), x.double())
     torch.testing.assert_close(double, formula(x.double(), x.double(), x.double()))
     assert simdattn.torch.calls() == (0, {'torch.float64': 1})
-    functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5)  # another kernel of PyTorch's
-    assert simdattn.torch.calls().taken == 0
+    functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+    assert simdattn.torch.calls() == (0, {'torch.float64': 1, 'dropout': 1})
 
 
 @needed

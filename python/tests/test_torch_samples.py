@@ -46,6 +46,10 @@ def test_samples(dtype, derivative):
             compared += 1
         taken, others = simdattn.torch.calls()
         print(f'{compared} samples, {taken} taken, {others}')
-        assert compared >= 10 and taken > 0 and set(others) <= {'torch.float64'}
+        left = [n for reason, n in others.items() if reason != 'torch.float64']
+        if derivative:  # PyTorch's kernel has a backward pass, its formula for other shapes is one for autograd
+            assert compared >= 10 and taken > 0 and taken + sum(left) == compared and 'gradient' in ' '.join(others)
+        else:
+            assert compared >= 10 and taken == compared and not left
     finally:
         simdattn.torch.uninstall()
