@@ -59,10 +59,10 @@ Settings read() {
   }
   const sa::Target* target = nullptr;
   sa::Status status = sa::default_target(&target);
-  // AMX: for an arithmetic that the environment names, or where SIMDATTN_TARGET names a target of it. The permission
-  // makes the frames of signals larger, so a program does not get it unasked. Without it the other targets are as good
-  // as before.
-  if (!status.ok() || !is(variable("SIMDATTN_GGML_ARITHMETIC", "f32"), "f32")) {
+  // AMX: where SIMDATTN_TARGET names a target of it, or the environment an arithmetic that it has. For a cache of bf16
+  // arithmetic_of() asks. The permission makes the frames of signals larger, so no other program gets it.
+  const char* const named = variable("SIMDATTN_GGML_ARITHMETIC", "auto");
+  if (!status.ok() || !(is(named, "auto") || is(named, "f32"))) {
     if (sa::request_amx().ok()) status = sa::default_target(&target);
   }
   if (!status.ok()) s.wrong = status.detail;  // with the names that can run

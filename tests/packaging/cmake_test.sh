@@ -34,6 +34,14 @@ run() {  # folder of programs
   done
 }
 
+echo "== neither Highway nor a network"
+if PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=/ https_proxy=http://127.0.0.1:1 cmake -S "$source" -B "$work/offline" \
+    "-DCMAKE_IGNORE_PATH=/usr/include;/usr/local/include" -DSIMDATTN_BACKENDS=highway >"$work/output" 2>&1 \
+    || ! grep -q 'libhwy-dev' "$work/output"; then
+  cat "$work/output"
+  exit 1
+fi
+
 echo "== the same options as Meson"
 quiet cmake -S "$source" -B "$work/same" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
   "-DSIMDATTN_BACKENDS=$backends" "-DSIMDATTN_TARGETS=$targets" -DSIMDATTN_DOWNLOAD=OFF
