@@ -27,10 +27,19 @@ bool has_sources(const ggml_tensor& node, int n, bool shapes_alone) {
 
 // ---- FLASH_ATTN_EXT -------------------------------------------------------------------------------------------------
 
+/// Asks for AMX, once. A refusal leaves the other targets.
+void want_amx() {
+  static const bool granted = sa::request_amx().ok();
+  (void)granted;
+}
+
 /// ggml rounds queries to the type of the keys before it multiplies, so for a cache of bf16 the library chooses as for
 /// queries of bf16. It never chooses less than f32 for other caches, whose numbers have more bits than bf16.
 sa::Arithmetic arithmetic_of(const sa::AttentionProblem& p) {
-  if (settings().own_choice) return sa::arithmetic_for(sa::DType::kBF16, p.k.type, p.v.type);
+  if (settings().own_choice) {
+    if (p.k.type == sa::KvType::kBF16 && p.v.type == sa::KvType::kBF16) want_amx();
+    return sa::arithmetic_for(sa::DType::kBF16, p.k.type, p.v.type);
+  }
   const int64_t rows = p.k.heads > 0 ? p.q.shape[2] * p.q.shape[1] / p.k.heads : 0;
   return rows >= kNarrowRows ? settings().arithmetic : sa::Arithmetic::kF32;
 }
@@ -227,6 +236,14 @@ const Operator* operator_of(const ggml_tensor& node) {
 }
 
 void take_operators(unsigned bits) { taken = bits; }
+
+std::vector<ggml_op> operators_taken() {
+  std::vector<ggml_op> all;
+  for (int i = 0; i < kOperators; ++i) {
+    if ((taken >> i & 1u) != 0) all.push_back(op_numbers[i]);
+  }
+  return all;
+}
 
 unsigned find_operators() {
   unsigned found = 0;

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "state_nodes.h"
 
@@ -43,6 +44,7 @@ inline constexpr size_t kSampleBytes = size_t{4} << 20;
 
 /// The operators that are taken. Before the first call: none.
 void take_operators(unsigned bits);
+std::vector<ggml_op> operators_taken();
 /// The operator of a node, or null if it is not taken.
 const Operator* operator_of(const ggml_tensor& node);
 /// Bits of the table's operators that this ggml has under the name of the table.

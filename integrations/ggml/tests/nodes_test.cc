@@ -1,19 +1,36 @@
 // Nodes of ggml as calls of the library: random ones, whose arrays are there or not when the plug-in is asked, apart or
 // inside one another. What it takes by shapes alone it takes with arrays; a node without an array that a run reads is
 // left to ggml; and what runs has the bits of one call of the library, near ggml's own result, and writes nothing
-// beyond the sizes that the plan names.
+// beyond the sizes that the plan names. By threads of the test's own too, which ThreadSanitizer sees, as ggml's are
+// not: tools/test-ggml threads.
 //
 //   nodes_test [CASES]
 #include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <memory>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "../host.h"
 #include "../operators.h"
+#include "../runner.h"
 #include "graphs.h"
 #include "tests/support/pages.h"
+
+namespace {
+
+/// The linker has the library's call here.
+int amx_requests = 0;
+
+}  // namespace
+
+extern "C" simdattn::Status __wrap_simdattn_request_amx() {
+  ++amx_requests;
+  return {simdattn::Code::kTarget, "refused"};
+}
 
 namespace {
 
@@ -222,6 +239,28 @@ void run(Random& random, const Operator& op, const Call& call) {
   }
 }
 
+/// What ggml_custom_4d() leaves in op_params.
+struct Custom {
+  ggml_custom_op_t function;
+  int tasks;
+  void* data;
+};
+int team;
+
+/// In ggml's place: runs the custom nodes of a graph by `team` new threads each.
+ggml_status by_threads(ggml_backend_t, ggml_cgraph* graph) {
+  for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
+    ggml_tensor* const node = ggml_graph_node(graph, i);
+    if (std::strcmp(ggml_op_name(node->op), "CUSTOM") != 0) continue;
+    Custom custom;
+    std::memcpy(&custom, node->op_params, sizeof custom);
+    std::vector<std::thread> threads;
+    for (int ith = 0; ith < team; ++ith) threads.emplace_back(custom.function, node, ith, team, custom.data);
+    for (std::thread& t : threads) t.join();
+  }
+  return GGML_STATUS_SUCCESS;
+}
+
 /// Whether the node was taken.
 bool one_case(Random& random, int kind, ggml_backend_t stock, Call* call) {
   const Operator& op = kTable[kind];
@@ -243,9 +282,30 @@ bool one_case(Random& random, int kind, ggml_backend_t stock, Call* call) {
   check(op.plan(*n.node, false, call), std::string(op.name) + ": planned once, and not again");
   run(random, op, *call);
   check(n.bytes() == want, std::string(op.name) + ": the bits of one call");
+  static Runner runner;
+  std::memset(n.node->data, 0xff, ggml_nbytes(n.node));
+  team = random.between(1, 4);
+  check(runner.run(stock, graph, by_threads) == GGML_STATUS_SUCCESS && n.bytes() == want,
+        std::string(op.name) + ": the bits of one call, by " + std::to_string(team) + " threads");
   const double e = tests::error(n.floats(), of_ggml);
   check(e < tests::kMostError, std::string(op.name) + ": far from ggml's result, " + std::to_string(e));
   return true;
+}
+
+/// The exit status of a process. A cache of bf16 asks for AMX, once; others do not.
+int requests_of_amx() {
+  unsetenv("SIMDATTN_GGML_ARITHMETIC");
+  unsetenv("SIMDATTN_TARGET");
+  const auto requests = [](int sample) {
+    ggml_context* const c = ggml_init({kSampleBytes, nullptr, false});
+    auto call = std::make_unique<Call>();
+    check(kTable[0].plan(*kTable[0].samples[sample](c), false, call.get()), "a sample is taken");
+    ggml_free(c);
+    return amx_requests;
+  };
+  check(requests(0) == 0, "AMX is asked for a cache of f16");
+  check(requests(1) == 1 && requests(1) == 1, "AMX is not asked once for a cache of bf16");
+  return tests::failures;
 }
 
 }  // namespace
@@ -255,11 +315,22 @@ int main(int argc, char** argv) {
   ggml_backend_load_all();
   if (const char* missing = find_host(reinterpret_cast<const void*>(ggml_backend_load_all)))
     return std::printf("ggml has no %s\n", missing), 1;
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    const int status = requests_of_amx();
+    std::fflush(stdout);
+    _exit(status);
+  }
+  int status = 1;
+  waitpid(child, &status, 0);
+  check(status == 0, "requests of AMX");
   ggml_backend_t stock = tests::cpu_backend(2);
   const int cases = argc > 1 ? std::atoi(argv[1]) : 60;
   auto call = std::make_unique<Call>();  // the same for all, as a graph's nodes come again
   int taken[kOperators] = {};
   const unsigned found = find_operators();
+  take_operators(found);
   for (int i = 0; i < cases; ++i) {
     Random random(static_cast<unsigned>(i + 1));
     const int kind = i % kOperators;
