@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "device.h"
+#include "hook.h"
 #include "host.h"
 #include "interpose.h"
 #include "layout.h"
@@ -33,7 +34,7 @@ Verdict verdict() {
     wrong = "ggml_tensor is another struct than in the headers of the build";
   if (wrong == nullptr) v.operators = agreeing_operators(cpu_device());
   if (wrong == nullptr && v.operators == 0) wrong = "the self-test found results that are not ggml's";
-  if (wrong == nullptr && settings().way == Way::kInterpose)
+  if (wrong == nullptr && settings().way == Way::kInterpose && !has_hook(cpu_device()))
     wrong = interpose(layout, cpu_device());  // writes where it will write
   if (wrong != nullptr) {
     v.operators = 0;
@@ -60,7 +61,9 @@ void say_what_is_taken(unsigned operators, unsigned doubtful) {
   const bool known = sa::default_target(&target).ok();
   say(GGML_LOG_LEVEL_INFO, "simdattn: version %s, %s, takes %s %s", sa::version(),
       known ? sa::target_name(*target) : "?", names_of(operators).text,
-      settings().way == Way::kDevice ? "as a device: use -fa on" : "of the CPU backend");
+      settings().way == Way::kDevice
+          ? "as a device: use -fa on"
+          : (has_hook(cpu_device()) ? "of the CPU backend, by its hook" : "of the CPU backend"));
   if (doubtful == 0) return;
   say(GGML_LOG_LEVEL_WARN, "simdattn: leaves %s to ggml: nodes of this version failed the self-test",
       names_of(doubtful).text);
@@ -70,8 +73,7 @@ void say_what_is_taken(unsigned operators, unsigned doubtful) {
 struct LastLine {
   ~LastLine() {
     if (!settings().log) return;
-    std::fprintf(stderr, "simdattn: took %lld nodes in %lld graphs, left %lld to ggml\n",
-                 static_cast<long long>(counts.taken), static_cast<long long>(counts.graphs),
+    std::fprintf(stderr, "simdattn: took %lld nodes, left %lld to ggml\n", static_cast<long long>(counts.taken),
                  static_cast<long long>(counts.left));
   }
 };
@@ -95,7 +97,9 @@ ggml_backend_reg_t load() {
   if (v.operators == 0 || find_layout(&layout) != nullptr) return refuse(v.reason);
   const unsigned found = find_operators();
   take_operators(found & v.operators);
-  if (settings().way == Way::kInterpose) {
+  if (settings().way == Way::kInterpose && has_hook(cpu_device())) {
+    set_hooks(cpu_device());
+  } else if (settings().way == Way::kInterpose) {
     if (const char* wrong = interpose(layout, cpu_device())) return refuse(wrong);
   }
   static LastLine last_line;

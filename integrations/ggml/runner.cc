@@ -15,16 +15,8 @@ Counts counts;
 
 // ---- One node, by all threads ---------------------------------------------------------------------------------------
 
-/// A node of the graph that runs. Threads take tasks as they come: a thread that is late takes none, and no other one
-/// waits for it. What the plan wrote is visible to every thread, because ggml starts its threads by a lock or a
-/// barrier. Taking a task orders nothing, since no task reads what another one wrote. A reduction does: done_tasks
-/// releases a task's partial results, and who waits for the sum acquires them, of all threads, since additions continue
-/// a release.
+/// A node of the graph that runs.
 struct Runner::Node {
-  struct Counter {
-    alignas(64) std::atomic<int64_t> n{0};
-  };
-
   Runner* runner = nullptr;
   ggml_tensor* tensor = nullptr;
   const Operator* op = nullptr;
@@ -32,7 +24,7 @@ struct Runner::Node {
   // What the tensor has while it runs, and what it has before and after.
   ggml_op custom_op{}, own_op{};
   char custom_params[sizeof(ggml_tensor::op_params)], own_params[sizeof(ggml_tensor::op_params)];
-  Counter next_task, done_tasks, next_reduction;
+  Progress progress;
 
   void run(int ith, int nth);
 };
@@ -42,22 +34,6 @@ namespace {
 /// A range cannot fail after its plan, unless memory of the graph is overwritten meanwhile.
 void must(const sa::Status& status) {
   if (!status.ok()) host.ggml_abort(__FILE__, __LINE__, "simdattn: %s", status.detail);
-}
-
-/// With SIMDATTN_GGML_LOG=1: what the library does not take, a few lines of it.
-void report_left(const ggml_tensor& node) {
-  constexpr int64_t kLines = 8;
-  if (counts.left++ >= kLines || !settings().log) return;
-  char sources[320] = "";
-  for (size_t i = 0, end = 0; i < 6 && node.src[i] != nullptr; ++i) {
-    const ggml_tensor& t = *node.src[i];
-    const int n =
-        std::snprintf(sources + end, sizeof sources - end, " %s[%lld,%lld,%lld,%lld]", host.ggml_type_name(t.type),
-                      static_cast<long long>(t.ne[0]), static_cast<long long>(t.ne[1]), static_cast<long long>(t.ne[2]),
-                      static_cast<long long>(t.ne[3]));
-    end = std::min(sizeof sources - 1, end + static_cast<size_t>(std::max(n, 0)));
-  }
-  say(GGML_LOG_LEVEL_INFO, "simdattn: left to ggml: %s of%s", host.ggml_op_name(node.op), sources);
 }
 
 void pause_a_little(int turn) {
@@ -83,6 +59,32 @@ void take_parts(std::atomic<int64_t>* next, int64_t total, int nth, const F& f) 
 
 }  // namespace
 
+void report_left(const ggml_tensor& node) {
+  constexpr int64_t kLines = 8;
+  if (counts.left++ >= kLines || !settings().log) return;
+  char sources[320] = "";
+  for (size_t i = 0, end = 0; i < 6 && node.src[i] != nullptr; ++i) {
+    const ggml_tensor& t = *node.src[i];
+    const int n =
+        std::snprintf(sources + end, sizeof sources - end, " %s[%lld,%lld,%lld,%lld]", host.ggml_type_name(t.type),
+                      static_cast<long long>(t.ne[0]), static_cast<long long>(t.ne[1]), static_cast<long long>(t.ne[2]),
+                      static_cast<long long>(t.ne[3]));
+    end = std::min(sizeof sources - 1, end + static_cast<size_t>(std::max(n, 0)));
+  }
+  say(GGML_LOG_LEVEL_INFO, "simdattn: left to ggml: %s of%s", host.ggml_op_name(node.op), sources);
+}
+
+void run_share(const Operator& op, const Call& call, Progress* progress, int nth, void* partial, const sa::Exec& exec) {
+  take_parts(&progress->next_task.n, call.tasks, nth, [&](int64_t first, int64_t last) {
+    must(op.run(call, first, last, partial, exec));
+    progress->done_tasks.n.fetch_add(last - first, std::memory_order_release);
+  });
+  if (call.reductions == 0) return;
+  for (int turn = 0; progress->done_tasks.n.load(std::memory_order_acquire) < call.tasks; ++turn) pause_a_little(turn);
+  take_parts(&progress->next_reduction.n, call.reductions, nth,
+             [&](int64_t first, int64_t last) { must(op.reduce(call, first, last, partial, exec)); });
+}
+
 void Runner::Node::run(int ith, int nth) {
   if (static_cast<size_t>(ith) >= runner->workspaces_.size()) return;
   if (ith == 0) runner->threads_.store(nth, std::memory_order_relaxed);
@@ -90,15 +92,7 @@ void Runner::Node::run(int ith, int nth) {
   exec.workspace = runner->workspaces_[static_cast<size_t>(ith)].at_least(call.workspace_bytes);
   exec.workspace_bytes = call.workspace_bytes;
   if (exec.workspace == nullptr) return;  // thread 0 has one, and takes what is left
-  void* const partial = call.partial_bytes != 0 ? runner->partial_.data() : nullptr;
-  take_parts(&next_task.n, call.tasks, nth, [&](int64_t first, int64_t last) {
-    must(op->run(call, first, last, partial, exec));
-    done_tasks.n.fetch_add(last - first, std::memory_order_release);
-  });
-  if (call.reductions == 0) return;
-  for (int turn = 0; done_tasks.n.load(std::memory_order_acquire) < call.tasks; ++turn) pause_a_little(turn);
-  take_parts(&next_reduction.n, call.reductions, nth,
-             [&](int64_t first, int64_t last) { must(op->reduce(call, first, last, partial, exec)); });
+  run_share(*op, call, &progress, nth, call.partial_bytes != 0 ? runner->partial_.data() : nullptr, exec);
 }
 
 // ---- The graph ------------------------------------------------------------------------------------------------------
@@ -141,7 +135,8 @@ size_t Runner::plan(ggml_cgraph* graph) {
     node->op = op;
     node->own_op = tensor->op;
     std::memcpy(node->own_params, tensor->op_params, sizeof node->own_params);
-    for (Node::Counter* counter : {&node->next_task, &node->done_tasks, &node->next_reduction})
+    for (Progress::Counter* counter :
+         {&node->progress.next_task, &node->progress.done_tasks, &node->progress.next_reduction})
       counter->n.store(0, std::memory_order_relaxed);
     workspace = std::max(workspace, node->call.workspace_bytes);
     partial = std::max(partial, node->call.partial_bytes);
@@ -162,7 +157,6 @@ ggml_status Runner::run(ggml_backend_t backend, ggml_cgraph* graph, Compute comp
     nodes_[i]->tensor->op = nodes_[i]->own_op;
     std::memcpy(nodes_[i]->tensor->op_params, nodes_[i]->own_params, sizeof nodes_[i]->own_params);
   }
-  counts.graphs += used != 0;
   counts.taken += static_cast<int64_t>(used);
   return status;
 }

@@ -1,4 +1,5 @@
-// The plug-in in a host, against a CPU backend that was made before it was loaded, which is ggml's own.
+// The plug-in in a host, against a CPU backend that was made before it was loaded, which is ggml's own. A ggml that has
+// the hook of hook.patch calls it for that backend too, unless the host wants ggml's reference.
 //
 //   plugin_test PLUGIN [CASES]
 #include <ggml-cpu.h>
@@ -91,14 +92,18 @@ void any_number_of_threads_gives_the_same_bits() {
   tests::set_threads(ours, 2);
 }
 
+using UseReference = void (*)(ggml_backend_t, bool);
+UseReference use_reference_function() { return cpu_function<UseReference>("ggml_backend_cpu_set_use_ref"); }
+bool has_hook() { return cpu_function<void*>("ggml_cpu_set_op_hook") != nullptr; }
+
 void reference_is_ggmls() {
   Graph graph(8, 1);
   graph.allocate();
-  const auto use_reference = cpu_function<void (*)(ggml_backend_t, bool)>("ggml_backend_cpu_set_use_ref");
+  const auto use_reference = use_reference_function();
   if (use_reference == nullptr) return;  // older than 0.9.6
   use_reference(stock, true);
   const Floats expected = graph.run(stock);
-  use_reference(stock, false);
+  use_reference(stock, has_hook());
   use_reference(ours, true);
   check(graph.run(ours) == expected, "a host that wants ggml's reference gets it");
   use_reference(ours, false);
@@ -110,12 +115,13 @@ void reference_is_ggmls() {
 void graph_plans_are_ggmls() {
   Graph graph(9, 3);
   graph.allocate();
-  const Floats expected = graph.run(stock);
+  const Floats expected = graph.run(stock), of_ours = graph.run(ours);
   graph.write_inputs();
   ggml_backend_graph_plan_t plan = ggml_backend_graph_plan_create(ours, graph.graph);
   check(ggml_backend_graph_plan_compute(ours, plan) == GGML_STATUS_SUCCESS &&
             error(graph.result(), expected) < kMostError,
         "a graph plan");
+  if (has_hook()) check(graph.result() == of_ours, "a graph plan is reached by the hook");
   ggml_backend_graph_plan_free(ours, plan);
 }
 
@@ -257,6 +263,7 @@ int main(int argc, char** argv) {
   ggml_backend_reg_t registration = ggml_backend_load(argv[1]);
   if (registration == nullptr) return std::printf("the plug-in was not loaded\n"), 1;
   check(ggml_backend_reg_dev_count(registration) == 0, "no device");
+  if (has_hook()) use_reference_function()(stock, true);
   ours = cpu_backend(2);
   random_graphs(argc > 2 ? std::atoi(argv[2]) : 20);
   any_number_of_threads_gives_the_same_bits();
