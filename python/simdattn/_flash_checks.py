@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any, Callable, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Optional, Tuple, TypeVar
 
 import torch
 
@@ -37,11 +37,22 @@ def called(**names: str) -> Callable[[F], F]:
     return around
 
 
+class _Ranks(Dict[str, int]):
+    """How many dimensions a layout has."""
+
+    def __missing__(self, layout: str) -> int:
+        self[layout] = layout.count(',') + 1
+        return self[layout]
+
+
+_RANKS = _Ranks()
+
+
 def check(x: Any, argument: str, layout: str) -> None:
     """Error unless x is a tensor of these dimensions, by their names in flash-attn's order."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f'{argument}: a torch.Tensor is wanted, not {type(x).__name__}')
-    if x.dim() != layout.count(',') + 1:
+    if x.dim() != _RANKS[layout]:
         raise Error(Code.SHAPE, f'{argument}: has shape {tuple(x.shape)}; {layout} is wanted')
 
 

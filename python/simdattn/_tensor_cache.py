@@ -33,7 +33,7 @@ class TensorCache(KVCache):
 
     def __init__(self, keys: AnyArray, values: AnyArray, *, block_table: Optional[AnyArray] = None,
                  lengths: Optional[Integers] = None) -> None:
-        self._tensors = (keys, values)
+        self._tensors: Any = (keys, values)
         found = [_of_caller(x, name) for x, name in ((keys, 'keys'), (values, 'values'))]
         if found[0].shape[:3] != found[1].shape[:3]:
             raise Error(
@@ -62,6 +62,11 @@ class TensorCache(KVCache):
             struct.block_table, struct.block_table_stride = table.pointer, table.strides[0]
         self._check_store(_abi.Kv.from_buffer_copy(struct), 0, struct.page_size, value)
         return Store(struct, [], self._lengths, (x.owner, table))
+
+    def forget_owners(self) -> None:
+        """Lets the tensors go: whoever calls append() or attend() afterwards has them."""
+        self._tensors = ()
+        self.keys.table = self.values.table = None
 
     @property
     def nbytes(self) -> int:

@@ -15,7 +15,8 @@ and the longest lengths change nothing: the bits are the same on every machine a
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+import contextlib
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 
@@ -80,7 +81,8 @@ def _scores(softmax_scale: Optional[float], causal: bool, window_size: Window, s
 
 
 def _empty(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return torch.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype)
+    shape = q.shape
+    return torch.empty(shape if v.shape[-1] == shape[-1] else (*shape[:-1], v.shape[-1]), dtype=q.dtype)
 
 
 # ---- Sequences of one length -----------------------------------------------------------------------------------------
@@ -207,8 +209,8 @@ class _Varlen(NamedTuple):
         rows = dict(out=_heads_first(out[None]), lse=None if lse is None else lse[None], cu_q=cu_q)
         if self.table is not None:
             table = self.table if whole else self.table[sequence:sequence + 1]
-            cache = _cache(self.k, self.v, table, ends.diff(), ('k', 'v', 'cu_seqlens_k'))
-            attention(_heads_first(q[None]), cache.keys, cache.values, **rows, **options)
+            with _Cache(self.k, self.v, table, ends.diff(), ('k', 'v', 'cu_seqlens_k')) as cache:
+                attention(_heads_first(q[None]), cache.keys, cache.values, **rows, **options)
             return
         k, v = (self.k, self.v) if whole else (x[int(ends[0]):int(ends[1])] for x in (self.k, self.v))
         attention(*(_heads_first(x[None]) for x in (q, k, v)), cu_k=ends if whole else None, **rows, **options)
@@ -246,41 +248,69 @@ def flash_attn_varlen_kvpacked_func(q: torch.Tensor, kv: torch.Tensor, cu_seqlen
 # ---- A cache of the caller's -----------------------------------------------------------------------------------------
 
 
-def _cache(k: torch.Tensor, v: torch.Tensor, table: Optional[torch.Tensor], lengths: torch.Tensor,
-           names: Tuple[str, str, str]) -> TensorCache:
-    """The caller's memory as it lies. names: of k, v and the lengths."""
-    if k.shape[:3] != v.shape[:3]:
-        raise Error(
-            Code.SHAPE,
-            f'{names[1]}: has shape {tuple(v.shape)}, {names[0]} {tuple(k.shape)}; all but the last number are the same'
-        )
-    if table is not None:
-        check_table(table, len(lengths))
-    _check_lengths(lengths, k.shape[1] * (1 if table is None else table.shape[1]), names[2])
-    return TensorCache(_heads_first(k), _heads_first(v), block_table=table, lengths=lengths)
+def _place(k: torch.Tensor, v: torch.Tensor, table: Optional[torch.Tensor], lengths: torch.Tensor) -> Any:
+    """All that a TensorCache knows of these; None: they are not plain, and a new one says what is wrong with them."""
+    for x in (k, v):
+        if type(x) is not torch.Tensor or x.requires_grad or x.is_neg():
+            return None
+    try:
+        return (k.data_ptr(), v.data_ptr(), k.shape, v.shape, k.stride(), v.stride(), k.dtype, v.dtype, lengths.shape,
+                None if table is None else (table.shape, table.dtype, table.stride()))
+    except RuntimeError:  # inside of vmap and other transformations
+        return None
 
 
-def _check_lengths(lengths: torch.Tensor, capacity: int, name: str) -> None:
-    numbers = lengths.tolist()
+_MOST_CACHES = 256
+_caches: Dict[Any, TensorCache] = {}  # those that no call uses, over memory that they do not keep alive
+
+
+class _Cache(contextlib.AbstractContextManager):  # type: ignore[type-arg]
+    """The caller's memory as it lies, for one call. names: of k, v and the lengths.
+
+    A TensorCache takes 0.1 ms to make, and knows calls that come again. So it is kept for the next call with tensors
+    that lie there, which has it alone. Its block table is a copy, since that of the next call lies elsewhere.
+    """
+
+    def __init__(self, k: torch.Tensor, v: torch.Tensor, table: Optional[torch.Tensor], lengths: torch.Tensor,
+                 names: Tuple[str, str, str]) -> None:
+        self.key = _place(k, v, table, lengths)
+        found = _caches.pop(self.key, None)
+        if found is None:
+            if k.shape[:3] != v.shape[:3]:
+                raise Error(
+                    Code.SHAPE, f'{names[1]}: has shape {tuple(v.shape)}, {names[0]} {tuple(k.shape)}; all but the last '
+                    'number are the same')
+            if table is not None:
+                check_table(table, len(lengths))
+        self.capacity = k.shape[1] * (1 if table is None else table.shape[1])
+        numbers = _check_lengths(lengths, self.capacity, names[2])
+        if found is None:
+            self.table = None if table is None else table.detach().clone()
+            found = TensorCache(_heads_first(k), _heads_first(v), block_table=self.table, lengths=lengths)
+            found.forget_owners()
+        elif table is not None:
+            found._block_table.copy_(table)
+        found._tensors = k, v  # what append() marks as written
+        found._lengths[:] = numbers
+        self.cache = found
+
+    def __enter__(self) -> TensorCache:
+        return self.cache
+
+    def __exit__(self, *error: Any) -> None:
+        self.cache._tensors = ()
+        if self.key is not None:
+            if len(_caches) >= _MOST_CACHES:
+                _caches.clear()
+            _caches[self.key] = self.cache
+
+
+def _check_lengths(lengths: torch.Tensor, capacity: int, name: str) -> List[int]:
+    numbers: List[int] = lengths.tolist()
     if numbers and not 0 <= min(numbers) <= max(numbers) <= capacity:
         raise Error(Code.RANGE,
                     f'{name}: sequences of {numbers} tokens; 0 .. {capacity} is wanted, what the memory holds')
-
-
-def _write_rows(k: torch.Tensor, v: Any, k_cache: torch.Tensor, v_cache: torch.Tensor, lengths: torch.Tensor) -> bool:
-    """Writes the new rows behind those of a few sequences; False: TensorCache.append() has to, or says what is wrong."""
-    rows = k.shape[1]
-    ends = lengths.tolist()
-    if len(ends) > 8 or max(ends) + rows > k_cache.shape[1]:
-        return False
-    for new, cache in ((k, k_cache), (v, v_cache)):
-        plain = type(new) is torch.Tensor and not new.requires_grad and not cache.requires_grad
-        if not plain or new.dtype != cache.dtype or new.shape != (len(ends), rows, *cache.shape[2:]):
-            return False
-    for new, cache in ((k, k_cache), (v, v_cache)):
-        for b, n in enumerate(ends):
-            cache[b, n:n + rows] = new[b]
-    return True
+    return numbers
 
 
 _CACHED = dict(k='k_cache', v='v_cache', kv_length='cache_seqlens', kv_start='cache_leftpad')
@@ -306,7 +336,7 @@ def _lengths_of(cache_seqlens: Union[int, torch.Tensor, None], batch: int, defau
 
 def _per_sequence(x: Any, argument: str, batch: int) -> torch.Tensor:
     check(x, argument, '[batch]')
-    if x.dtype not in (torch.int32, torch.int64) or len(x) != batch:
+    if x.dtype not in (torch.int32, torch.int64) or x.shape[0] != batch:
         raise Error(Code.SHAPE, f'{argument}: is {x.dtype} of shape {tuple(x.shape)}; int32 [{batch}] is wanted')
     return x
 
@@ -321,12 +351,16 @@ def _table_of(block_table: Optional[torch.Tensor], cache_batch_idx: Optional[tor
     return _per_sequence(cache_batch_idx, 'cache_batch_idx', batch).int()[:, None].contiguous()
 
 
+_ROWS = '[batch, rows, heads, dim]'
+
+
 def _check_cached(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: Optional[torch.Tensor],
                   v: Optional[torch.Tensor], pages: bool) -> None:
     """All that attention() would refuse of q, as new keys are written before."""
-    for x, argument in ((q, 'q'), (k, 'k'), (v, 'v')):
-        if x is not None or argument == 'q':
-            check(x, argument, '[batch, rows, heads, dim]')
+    check(q, 'q', _ROWS)
+    for x, argument in ((k, 'k'), (v, 'v')):
+        if x is not None:
+            check(x, argument, _ROWS)
     for x, argument in ((k_cache, 'k_cache'), (v_cache, 'v_cache')):
         check(x, argument, '[pages, page_size, kv_heads, dim]' if pages else '[batch, capacity, kv_heads, dim]')
     if (k is None) != (v is None):
@@ -369,11 +403,12 @@ def flash_attn_with_kvcache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: tor
         raise Error(Code.RANGE, 'cache_seqlens: is wanted with k: it says behind which token k is written')
     if block_table is not None:
         check_table(block_table)
-    for x, argument in ((rotary_cos, 'rotary_cos'), (rotary_sin, 'rotary_sin')):
-        if x is not None:
-            check(x, argument, '[positions, pairs]')
-    if rotary_cos is not None and k is None:
-        raise Error(Code.RANGE, 'rotary_cos: is given without k; rotate q before the call')
+    if rotary_cos is not None or rotary_sin is not None:
+        for x, argument in ((rotary_cos, 'rotary_cos'), (rotary_sin, 'rotary_sin')):
+            if x is not None:
+                check(x, argument, '[positions, pairs]')
+        if rotary_cos is not None and k is None:
+            raise Error(Code.RANGE, 'rotary_cos: is given without k; rotate q before the call')
     batch, rows, heads, _ = q.shape
     scores, own = _scores(softmax_scale, causal, window_size, softcap, alibi_slopes, arithmetic, batch, heads)
     lengths = _lengths_of(cache_seqlens, batch, k_cache.shape[1] * (1 if block_table is None else block_table.shape[1]))
@@ -382,29 +417,26 @@ def flash_attn_with_kvcache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: tor
     if table is None and len(k_cache) != batch:
         raise Error(Code.SHAPE,
                     f'k_cache: has {len(k_cache)} sequences, q {batch}; cache_batch_idx says which of them they are')
-    if table is None and not own and k_cache.shape[:3] == v_cache.shape[:3]:
-        # A TensorCache takes 0.1 ms to make; a call with plain tensors is one that replay() knows the next time.
+    return_lse = boolean(return_softmax_lse, 'return_softmax_lse')
+    if k is None and table is None and not own and k_cache.shape[:3] == v_cache.shape[:3]:  # plain tensors cost less
         _check_lengths(lengths, k_cache.shape[1], 'cache_seqlens')
-        if k is None or (rotary_cos is None and _write_rows(k, v, k_cache, v_cache, lengths)):
-            if k is not None:
-                lengths = lengths + k.shape[1]
-            return _attend_tensors(q, k_cache, v_cache, lengths, start, scores.options(),
-                                   boolean(return_softmax_lse, 'return_softmax_lse'))
-    cache = _cache(k_cache, v_cache, table, lengths, ('k_cache', 'v_cache', 'cache_seqlens'))
-    if k is not None and v is not None:
-        if rotary_cos is not None:
-            local = causal or scores.window != (-1, -1)
-            q = rotate(q, rotary_cos, rotary_sin, lengths, boolean(rotary_interleaved, 'rotary_interleaved'), along=local)
-            k = rotate(k, rotary_cos, rotary_sin, lengths, boolean(rotary_interleaved, 'rotary_interleaved'))
-        cache.append(_heads_first(k), _heads_first(v))
+        return _attend_tensors(q, k_cache, v_cache, lengths, start, scores.options(), return_lse)
     out = _empty(q, v_cache)
-    lse = torch.empty((batch, heads, rows)) if boolean(return_softmax_lse, 'return_softmax_lse') else None
-    for b in range(batch) if own else [None]:
-        part = slice(None) if b is None else slice(b, b + 1)
-        one = cache if b is None else _one_of(k_cache, v_cache, table, cache, b)
-        _attention_of_cache(_heads_first(q[part]), one.keys, one.values, out=_heads_first(out[part]),
-                  lse=None if lse is None else lse[part], kv_start=None if start is None else start[part],
-                  **scores.options(b))
+    lse = torch.empty((batch, heads, rows)) if return_lse else None
+    with _Cache(k_cache, v_cache, table, lengths, ('k_cache', 'v_cache', 'cache_seqlens')) as cache:
+        if k is not None and v is not None:
+            if rotary_cos is not None:
+                local = causal or scores.window != (-1, -1)
+                pairs = boolean(rotary_interleaved, 'rotary_interleaved')
+                q = rotate(q, rotary_cos, rotary_sin, lengths, pairs, along=local)
+                k = rotate(k, rotary_cos, rotary_sin, lengths, pairs)
+            cache.append(_heads_first(k), _heads_first(v))
+        for b in range(batch) if own else [None]:
+            part = slice(None) if b is None else slice(b, b + 1)
+            one = cache if b is None else _one_of(k_cache, v_cache, table, cache, b)
+            _attention_of_cache(_heads_first(q[part] if own else q), one.keys, one.values,
+                                out=_heads_first(out[part] if own else out), lse=None if lse is None else lse[part],
+                                kv_start=None if start is None else start[part], **scores.options(b))
     return out if lse is None else (out, lse)
 
 
@@ -412,7 +444,7 @@ _attention_of_cache = called(**_CACHED)(attention)
 
 
 def _one_of(k: torch.Tensor, v: torch.Tensor, table: Optional[torch.Tensor], cache: TensorCache, b: int) -> TensorCache:
-    """One sequence of the cache that _cache() makes of k, v and table."""
+    """One sequence of the cache that _Cache makes of k, v and table."""
     k, v = (x if table is not None else x[b:b + 1] for x in (k, v))
     return TensorCache(_heads_first(k), _heads_first(v), block_table=None if table is None else table[b:b + 1],
                        lengths=cache.lengths[b:b + 1])

@@ -4,12 +4,15 @@ import math
 import os
 import subprocess
 import sys
+import threading
+import weakref
 
 import pytest
 import torch
 from flash_reference import TYPES, CacheCall, close, definition, of_sequence, paged, rotated
 from test_arrays import refused
 
+import simdattn
 import simdattn.flash_attn as flash
 from simdattn._abi import Code
 
@@ -105,6 +108,54 @@ def test_lengths_of_a_cache():
     assert torch.equal(flash.flash_attn_with_kvcache(q, k, v), flash.flash_attn_func(q, k, v))
     assert torch.equal(flash.flash_attn_with_kvcache(q, k, v, cache_seqlens=7, causal=True),
                        flash.flash_attn_func(q, k[:, :7], v[:, :7], causal=True))
+
+
+@pytest.mark.parametrize('paging', [False, True])
+def test_a_cache_that_comes_again(paging):
+    """Later calls with the same memory are quick ones: they see its new tokens, other tables and lengths, and nothing lives longer."""
+    keys, values = torch.randn(2, 8, 16, 2, DIM) if paging else torch.randn(2, 2, 64, 2, DIM)
+    for turn in range(6):
+        q, k, v = torch.randn(2, 1, HEADS, DIM), torch.randn(2, 1, 2, DIM), torch.randn(2, 1, 2, DIM)
+        lengths = torch.tensor([5 + turn, 30 - turn], dtype=torch.int32)
+        table = torch.randperm(8).reshape(2, 4).int() if paging else None
+        lines = [x.clone()[table.long()].reshape(2, 64, 2, DIM) if paging else x.clone() for x in (keys, values)]
+        versions = keys._version, values._version
+        found = flash.flash_attn_with_kvcache(q, keys, values, k, v, cache_seqlens=lengths, block_table=table, causal=True)
+        assert keys._version > versions[0] and values._version > versions[1]
+        for line, new in zip(lines, (k, v)):
+            for b, n in enumerate(lengths.tolist()):
+                line[b, n] = new[b, 0]
+        wanted = torch.cat([flash.flash_attn_func(q[b:b + 1], *(x[b:b + 1, :n + 1] for x in lines)) for b, n in enumerate(lengths.tolist())])
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
+        assert torch.equal(found, flash.flash_attn_with_kvcache(q, keys, values, cache_seqlens=lengths + 1, block_table=table, causal=True))
+    for wrong in (torch.tensor([5, 64], dtype=torch.int32), torch.tensor([-1, 5], dtype=torch.int32)):
+        with pytest.raises(simdattn.Error, match='cache_seqlens|k: has'):
+            flash.flash_attn_with_kvcache(q, keys, values, k, v, cache_seqlens=wrong, block_table=table)
+    keys.requires_grad_()
+    with pytest.raises(simdattn.Error, match='gradient'):
+        flash.flash_attn_with_kvcache(q, keys, values, k, v, cache_seqlens=lengths, block_table=table)
+    gone = weakref.ref(keys)
+    del keys
+    assert gone() is None
+
+
+def test_threads_with_one_cache():
+    keys, values, q = torch.randn(1, 64, 2, DIM), torch.randn(1, 64, 2, DIM), torch.randn(1, 1, HEADS, DIM)
+    index = torch.zeros(1, dtype=torch.int32)
+    wanted = [flash.flash_attn_with_kvcache(q, keys, values, cache_seqlens=n, cache_batch_idx=index) for n in range(1, 9)]
+    wrong = []
+
+    def work(n):
+        for _ in range(50):
+            if not torch.equal(flash.flash_attn_with_kvcache(q, keys, values, cache_seqlens=n, cache_batch_idx=index), wanted[n - 1]):
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 9)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
 
 
 def test_rotary():
