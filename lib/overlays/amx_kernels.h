@@ -31,14 +31,6 @@ static_assert(sizeof(TileConfiguration) == sizeof(KeptRegisters));
 /// TDPBF16PS, TDPBSSD, TDPBUSD: what the numbers of the left operand are.
 enum class Numbers { kBf16, kSigned, kUnsigned };
 
-/// s[r][c] = fma(s[r][c], scale, 0) for 32 columns. Not inlined: see FlushSubnormals.
-[[gnu::noinline]] void scale_scores(float* s, int64_t lds, int64_t rows, float scale) {
-  const Floats factor(scale);
-  for (int64_t r = 0; r < rows; ++r, s += lds) {
-    for (int64_t c = 0; c < kPanelWidth; c += 16) store(chain_step(load(s + c), factor, Floats(0.0f)), s + c);
-  }
-}
-
 /// The left operand: where it begins, bytes between its rows and between its steps.
 struct LeftRows {
   const char* data;
@@ -170,10 +162,9 @@ struct AmxKernels {
 
   static void bf16_scores(const ScoreTile& a) {
     const FlushSubnormals flush;
-    scores<Numbers::kBf16>(a, pairs_of<Amx::kUnit>(a.dim), a.dim % 2 == 1,
-                           [&](const char*, float* s, int64_t, int64_t rows) {
-                             if (!a.unscaled) scale_scores(s, a.lds, rows, a.scale);
-                           });
+    scores<Numbers::kBf16>(
+        a, pairs_of<Amx::kUnit>(a.dim), a.dim % 2 == 1,
+        [&](const char*, float* s, int64_t, int64_t rows) { scale_scores(a, s, rows, kPanelWidth); });
   }
 
   /// Packed values, or those of bf16 in rows, of which each group of keys is packed on its way: for few rows.
@@ -197,75 +188,6 @@ struct AmxKernels {
       if constexpr (kPacked) for_each_packed<Amx::kUnit>(a, 1, add_columns);
       else for_each_in_rows<Amx::kUnit, false>(a, 1, add_columns);
     });
-  }
-
-  /// One sweep over scores scales them, subtracts, takes exponentials, rounds them to bf16, adds them, and leaves them
-  /// in their places as operands. A product below the smallest normal number counts as 0 in the maximum; in an
-  /// exponential it cannot be told from 0.
-  static void bf16_softmax(const SoftmaxTile& a) {
-    for (int64_t first = 0; first < a.rows; first += kMaxSoftmaxRows) {
-      bf16_softmax_some(a, first, smaller(kMaxSoftmaxRows, a.rows - first));
-    }
-  }
-  static void bf16_softmax_some(const SoftmaxTile& a, int64_t first, int64_t rows) {
-    alignas(64) float base[kMaxSoftmaxRows];
-    alignas(64) float sums[kMaxSoftmaxRows];
-    const auto columns = [&](int64_t r) -> Columns {
-      return {smaller(a.lo[first + r], a.hi[first + r]), a.hi[first + r]};
-    };
-    for (int64_t r = 0; r < rows; ++r) {
-      const Columns c = columns(r);
-      float largest = max_of<false>(a.s + (first + r) * a.lds + c.lo, c.hi - c.lo, 1.0f);
-      if (a.scale != 1.0f) largest = scalar::flushed_fma(largest, a.scale, 0.0f);
-      base[r] = largest > a.max[first + r] ? largest : a.max[first + r];
-    }
-    raise_maxima(a, first, rows, base);
-    for (int64_t r = 0; r < rows; ++r) {
-      sums[r] = weigh_pairs(a.s + (first + r) * a.lds, columns(r), a.columns, a.scale, base[r]);
-    }
-    add_sums(a, first, rows, sums);
-  }
-  static float weigh_pairs(float* s, Columns see, int64_t columns, float scale, float base) {
-    const Floats factor(scale), reference(base);
-    Registers<1> sum;
-    clear(sum);
-    // `count` groups from column j on; kWhole: all of their columns are seen.
-    const auto add = [&](int64_t j, auto count, auto whole) SIMDATTN_LAMBDA {
-      Registers<2 * count> e;
-      unroll<2 * count>([&](auto i) SIMDATTN_LAMBDA {
-        const int64_t c = j + 16 * i;
-        if constexpr (whole) {
-          reg<i>(e) = load(s + c) * factor - reference;
-        } else {
-          const auto lane = [c](int64_t of) SIMDATTN_LAMBDA { return smaller(larger(of - c, 0), 16); };
-          const Lanes seen = lanes(lane(see.lo), lane(see.hi));
-          reg<i>(e) = select(mask_of(seen), load(s + c, seen) * factor, Floats(-kInfinity)) - reference;
-        }
-      });
-      exp_each<2 * count>(e);
-      unroll<2 * count>([&](auto i) SIMDATTN_LAMBDA {
-        reg<i>(e) = rounded_to_bf16(reg<i>(e));
-        reg<0>(sum) = reg<0>(sum) + reg<i>(e);
-      });
-      unroll<count>([&](auto g) SIMDATTN_LAMBDA {
-        arranged_upper<Amx::kUnit>(reg<2 * g>(e), reg<2 * g + 1>(e)).store_unaligned(s + j + kChainGroup * g);
-      });
-    };
-    for (int64_t j = 0; j < columns;) {
-      if (see.lo <= j && j + 2 * kChainGroup <= see.hi) {
-        add(j, constant<2>, std::true_type());
-        j += 2 * kChainGroup;
-        continue;
-      }
-      if (see.lo <= j && j + kChainGroup <= see.hi) add(j, constant<1>, std::true_type());
-      else if (see.hi <= j || see.lo >= j + kChainGroup) store(Floats(0.0f), s + j);
-      else add(j, constant<1>, std::false_type());
-      j += kChainGroup;
-    }
-    return fold(sum);
-  }
-  static void bf16_prepare_weights(const float* in, float* out, int64_t n) {
-    for (int64_t j = 0; j < n; j += kChainGroup) numbers<Amx::kUnit>(in + j, n - j).store_unaligned(out + j);
   }
 
   // ---- kInt8 ----

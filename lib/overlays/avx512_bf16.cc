@@ -8,7 +8,6 @@ struct Vdpbf16ps {
   static SIMDATTN_INLINE Floats add(Floats sum, Bits32 a, Bits32 b) {
     return _mm512_dpbf16_ps(sum, (__m512bh)a.data, (__m512bh)b.data);
   }
-  static SIMDATTN_INLINE Floats fma(Floats a, Floats b, Floats c) { return mul_add(a, b, c); }
 };
 using Kernels = PairKernels<Vdpbf16ps, Avx512Bf16>;
 
@@ -23,5 +22,7 @@ void Avx512Bf16::score_tile(const ScoreTile& a) { Kernels::scores<Panels>(a); }
 void Avx512Bf16::score_rows(const ScoreTile& a) { Kernels::score_rows(a); }
 void Avx512Bf16::value_packed(const ValueTile& a) { Kernels::values<true>(a); }
 void Avx512Bf16::value_tile(const ValueTile& a) { Kernels::values<false>(a); }
+void Avx512Bf16::softmax_tile(const SoftmaxTile& a) { Bf16Weights<kUnit>::softmax(a); }
+void Avx512Bf16::prepare_weights(const float* in, float* out, int64_t n) { Bf16Weights<kUnit>::prepare(in, out, n); }
 
 }  // namespace simdattn

@@ -22,7 +22,7 @@ constexpr int64_t kGroupsOf = kRows == 1   ? kMostGroups
                               : kRows <= 3 ? 2
                                            : 1;
 constexpr int64_t groups_for(int64_t rows) { return rows == 1 ? kGroupsOf<1> : rows <= 3 ? kGroupsOf<3> : 1; }
-/// Rows whose weights are arranged at a time, in L1 beside 32 columns of values.
+/// Rows whose weights stay in L1 beside 32 columns of values.
 constexpr int64_t kWeightRows = 24;
 /// Numbers of a unit: a VDPBF16PS for each chain.
 constexpr int64_t kUnit = Avx512Bf16::kUnit, kGroupUnits = kChainGroup / kUnit;
@@ -91,22 +91,26 @@ struct Rows {
   }
 };
 
-/// Rows of 32 sums. `fresh`: they are zeros, whatever is there. `scale`: multiplies them at last; null: none.
+/// Rows of 32 sums. `fresh`: they are zeros, whatever is there.
 struct Sums {
   float* at;
   int64_t ld;
   bool fresh;
-  const float* scale;
 };
 
-/// Dot::add(sum, a, b): VDPBF16PS. Dot::fma(a, b, c): one multiply-add of f32. K: whose operands they are.
+/// The left operand: where it begins, bytes between its rows, and between chain groups beside those of a group.
+struct LeftRows {
+  const char* at;
+  int64_t stride;
+  int64_t gap;
+};
+
+/// Dot::add(sum, a, b): VDPBF16PS. K: whose operands they are.
 template <class Dot, class K>
 struct PairKernels {
-  /// sum: of each row and group e, e, o, o. `last`: of the chain groups, after which the sums are scaled.
+  /// sum: of each row and group e, e, o, o.
   template <int64_t kRows, int64_t kGroups, class Columns>
-  static SIMDATTN_INLINE void store_sums(Registers<kRows * 4 * kGroups>& sum, const Sums& s, bool fresh, bool last) {
-    const bool scales = last && s.scale != nullptr;
-    const Floats scale(scales ? *s.scale : 0.0f);
+  static SIMDATTN_INLINE void store_sums(Registers<kRows * 4 * kGroups>& sum, const Sums& s, bool fresh) {
     float* const third = s.at + 3 * s.ld;
     unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
       unroll<kGroups>([&](auto g) SIMDATTN_LAMBDA {
@@ -116,19 +120,20 @@ struct PairKernels {
         Columns::order(total[0], total[1]);
         unroll<2>([&](auto i) SIMDATTN_LAMBDA {
           if (!fresh) total[i] = load(at + 16 * i) + total[i];
-          if (scales) total[i] = Dot::fma(total[i], scale, Floats(0.0f));
           store(total[i], at + 16 * i);
         });
       });
     });
   }
 
-  /// Adds the products of `units` units, of which the first begins a chain group, in kGroups groups of 32 columns. x:
-  /// rows of queries or weights. Not inlined: additions know no subnormal numbers, see FlushSubnormals.
+  /// Adds the products of `units` units, of which the first begins a chain group, in kGroups groups of 32 columns. Not
+  /// inlined: additions know no subnormal numbers, see FlushSubnormals.
   template <int64_t kRows, int64_t kGroups, class Columns>
-  [[gnu::noinline]] static void add(const Columns& first, const char* x, int64_t stride, int64_t units, const Sums& s) {
+  [[gnu::noinline]] static void add(const Columns& first, const LeftRows& left_rows, int64_t units, const Sums& s) {
     constexpr int64_t kSums = 4 * kGroups;  // of a row: of each group e, e, o, o
     Columns columns = first;
+    const char* x = left_rows.at;
+    const int64_t stride = left_rows.stride;
     bool fresh = s.fresh;
     do {
       Registers<kRows * kSums> sum;
@@ -151,18 +156,19 @@ struct PairKernels {
         x += kUnitRowBytes;
         columns.step();
       } while (--left > 0);
+      x += left_rows.gap;
       units -= kGroupUnits;
-      store_sums<kRows, kGroups, Columns>(sum, s, fresh, units <= 0);
+      store_sums<kRows, kGroups, Columns>(sum, s, fresh);
       fresh = false;
     } while (units > 0);
   }
   /// `groups`: groups_for(rows) or 1.
   template <class Columns>
-  static void add_rows(int64_t rows, int64_t groups, const Columns& columns, const char* x, int64_t stride,
-                       int64_t units, const Sums& sums) {
+  [[gnu::noinline]] static void add_rows(int64_t rows, int64_t groups, const Columns& columns, const LeftRows& x,
+                                         int64_t units, const Sums& sums) {
     with_rows<kPairRows>(rows, [&](auto r) SIMDATTN_LAMBDA {
-      if (groups == 1) add<r, 1>(columns, x, stride, units, sums);
-      else if constexpr (kGroupsOf<r> > 1) add<r, kGroupsOf<r>>(columns, x, stride, units, sums);
+      if (groups == 1) add<r, 1>(columns, x, units, sums);
+      else if constexpr (kGroupsOf<r> > 1) add<r, kGroupsOf<r>>(columns, x, units, sums);
     });
   }
 
@@ -190,15 +196,15 @@ struct PairKernels {
         }
         const char* const q = static_cast<const char*>(a.q) + t.first * a.q_stride;
         float* const s = a.s + t.first * a.lds + p * kPanelWidth;
-        const bool cut = whole < a.dim;
         if (whole > 0) {
-          add_rows(t.rows, groups, Columns{panel, a.panel_stride}, q, a.q_stride, units_of(whole),
-                   {s, a.lds, true, cut ? nullptr : &a.scale});
+          add_rows(t.rows, groups, Columns{panel, a.panel_stride}, {q, a.q_stride, 0}, units_of(whole),
+                   {s, a.lds, true});
         }
-        if (cut) {
-          add_rows(t.rows, 1, Packed{last, 0}, q + 2 * whole, a.q_stride, units_of(a.dim - whole),
-                   {s, a.lds, whole == 0, &a.scale});
+        if (whole < a.dim) {
+          add_rows(t.rows, 1, Packed{last, 0}, {q + 2 * whole, a.q_stride, 0}, units_of(a.dim - whole),
+                   {s, a.lds, whole == 0});
         }
+        scale_scores(a, s, t.rows, groups * kPanelWidth);
       }
     }
   }
@@ -206,7 +212,7 @@ struct PairKernels {
   /// kRows rows and the 32 keys whose rows begin at `keys`, transposed in registers: two units of a key are a block.
   template <int64_t kRows>
   [[gnu::noinline]] static void score_keys(const ScoreTile& a, const char* keys, float* s) {
-    const Sums sums = {s, a.lds, true, &a.scale};
+    const Sums sums = {s, a.lds, true};
     const char* q = static_cast<const char*>(a.q);
     RowsBelow<bf16> below(a, address_at(keys, kPanelWidth * a.panel_stride), nullptr);
     for (int64_t d = 0; d < a.dim; d += kChainGroup) {
@@ -231,8 +237,9 @@ struct PairKernels {
         });
         q += 2 * kUnitRowBytes;
       }
-      store_sums<kRows, 1, Packed>(sum, sums, d == 0, end == a.dim);
+      store_sums<kRows, 1, Packed>(sum, sums, d == 0);
     }
+    scale_scores(a, s, kRows, kPanelWidth);
   }
   /// Keys of bf16 in rows, for a few rows.
   static void score_rows(const ScoreTile& a) {
@@ -244,61 +251,33 @@ struct PairKernels {
     }
   }
 
-  /// Weights of rows, arranged; in a call's first and last group those of keys outside of it are zeros.
-  struct Weights {
-    static constexpr int64_t kStride = kKeyBlock * 2;
-    alignas(64) char data[kWeightRows * kStride];
-
-    const char* at(int64_t row, int64_t key) const { return data + row * kStride + key / kUnit * kUnitRowBytes; }
-    void arrange(const ValueTile& a, int64_t first_row, int64_t rows) {
-      const int64_t end = a.first_key + a.keys;
-      for (int64_t r = 0; r < rows; ++r) {
-        const float* const w = a.w + (first_row + r) * a.ldw - a.first_key;
-        for (int64_t group = a.first_key / kChainGroup * kChainGroup; group < end; group += kChainGroup) {
-          const auto sixteen = [&](int64_t key) SIMDATTN_LAMBDA {
-            const auto lane = [&](int64_t of) { return smaller(larger(of - key, 0), kLanes); };
-            return load(w + key, lanes(lane(a.first_key), lane(end)));
-          };
-          arranged_upper<kUnit>(sixteen(group), sixteen(group + 16)).store_unaligned(data + r * kStride + 2 * group);
-        }
-      }
-    }
-  };
-  /// f(first row of a.rows, rows, their weights)
-  template <class F>
-  static void with_weights(const ValueTile& a, const F& f) {
-    Weights weights;
-    for (RowTiles t(a.rows, kWeightRows); t.first < a.rows; t.next()) {
-      weights.arrange(a, t.first, t.rows);
-      f(t.first, t.rows, weights);
-    }
-  }
-
   /// Packed values, or those of bf16 in rows, of which a group that is not whole is packed first.
   template <bool kPacked>
   static void values(const ValueTile& a) {
+    constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
     const FlushSubnormals flush;
     scale_sums(a, kPacked ? round_up(a.dim, kValueGroup) : a.dim);
-    with_weights(a, [&](int64_t first_row, int64_t rows, const Weights& weights) {
+    const int64_t groups = groups_for(a.rows);
+    for (RowTiles some(a.rows, kWeightRows); some.first < a.rows; some.next()) {
       const auto add_columns = [&](const ValueColumns& v) {
-        for (RowTiles t(rows, kPairRows); t.first < rows; t.next()) {
-          const char* const w = weights.at(t.first, v.key);
-          v.with_sums(a.o + (first_row + t.first) * a.ldo + v.column, a.ldo, t.rows, [&](float* sums, int64_t ld) {
-            const Sums to = {sums, ld, false, nullptr};
+        for (RowTiles t(some.rows, kPairRows); t.first < some.rows; t.next()) {
+          const int64_t row = some.first + t.first;
+          const LeftRows w = {reinterpret_cast<const char*>(a.w + row * a.ldw + (v.key - a.first_key)), a.ldw * kFloat,
+                              kChainGroup * (kFloat - 2)};
+          v.with_sums(a.o + row * a.ldo + v.column, a.ldo, t.rows, [&](float* sums, int64_t ld) {
+            const Sums to = {sums, ld, false};
             if (kPacked || v.pairs != nullptr) {
-              add_rows(t.rows, v.groups, Packed{v.pairs, kBlockBytes}, w, Weights::kStride, units_of(v.keys), to);
+              add_rows(t.rows, v.groups, Packed{v.pairs, kBlockBytes}, w, units_of(v.keys), to);
             } else {
-              const bool fetches = a.fetches() && first_row == 0 && t.first == 0;
-              const Rows from = {v.rows, a.group_stride, a.key_stride, fetches ? kKeysAhead * a.key_stride : 0};
-              add_rows(t.rows, v.groups, from, w, Weights::kStride, kGroupUnits, to);
+              const int64_t ahead = a.fetches() && row == 0 ? kKeysAhead * a.key_stride : 0;
+              add_rows(t.rows, v.groups, Rows{v.rows, a.group_stride, a.key_stride, ahead}, w, kGroupUnits, to);
             }
           });
         }
       };
-      const int64_t groups = groups_for(a.rows);
       if constexpr (kPacked) for_each_packed<kUnit>(a, groups, add_columns);
       else for_each_in_rows<kUnit, true>(a, groups, add_columns);
-    });
+    }
   }
 };
 

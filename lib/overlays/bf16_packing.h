@@ -1,4 +1,4 @@
-// Queries, keys and values in the formats of overlays.h, and what the kernels have in common.
+// Queries, keys, values and weights in the formats of overlays.h, and what the kernels have in common.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "lib/kernels/bf16_chains.h"
+#include "lib/kernels/softmax.h"
 #include "lib/overlays/overlays.h"
 #include "lib/simd/blocks.h"
 #include "lib/simd/memory.h"
@@ -107,6 +109,15 @@ inline void fetch(const char* data, int64_t ahead, int64_t from, int64_t to) {
   }
 }
 
+/// s = scale * s for sums of `rows` rows and some columns, unless the softmax does so. Not inlined: see
+/// FlushSubnormals.
+[[gnu::noinline]] void scale_scores(const ScoreTile& a, float* s, int64_t rows, int64_t columns) {
+  const Floats factor(a.scale);
+  for (int64_t r = 0; r < rows && !a.unscaled; ++r, s += a.lds) {
+    for (int64_t c = 0; c < columns; c += 16) store(chain_step(load(s + c), factor, Floats(0.0f)), s + c);
+  }
+}
+
 /// Some keys, the first of which begins a chain group, and 32 columns of theirs, or as many as are left, or several
 /// times 32. Keys of a chain group that are not the call's are zeros.
 struct ValueColumns {
@@ -181,6 +192,79 @@ SIMDATTN_INLINE void for_each_in_rows(const ValueTile& a, int64_t groups, const 
     }
   }
 }
+
+// ---- Weights
+
+template <int64_t kUnit>
+struct Bf16Weights {
+  /// One sweep over scores scales them, subtracts, takes exponentials, rounds them to bf16, adds them, and leaves them
+  /// in their places as operands. A product below the smallest normal number counts as 0 in the maximum; in an
+  /// exponential it cannot be told from 0.
+  static void softmax(const SoftmaxTile& a) {
+    for (int64_t first = 0; first < a.rows; first += kMaxSoftmaxRows) {
+      softmax_some(a, first, smaller(kMaxSoftmaxRows, a.rows - first));
+    }
+  }
+  static void softmax_some(const SoftmaxTile& a, int64_t first, int64_t rows) {
+    alignas(64) float base[kMaxSoftmaxRows];
+    alignas(64) float sums[kMaxSoftmaxRows];
+    const auto columns = [&](int64_t r) -> Columns {
+      return {smaller(a.lo[first + r], a.hi[first + r]), a.hi[first + r]};
+    };
+    for (int64_t r = 0; r < rows; ++r) {
+      const Columns c = columns(r);
+      float largest = max_of<false>(a.s + (first + r) * a.lds + c.lo, c.hi - c.lo, 1.0f);
+      if (a.scale != 1.0f) largest = scalar::flushed_fma(largest, a.scale, 0.0f);
+      base[r] = largest > a.max[first + r] ? largest : a.max[first + r];
+    }
+    raise_maxima(a, first, rows, base);
+    for (int64_t r = 0; r < rows; ++r) {
+      sums[r] = weigh_row(a.s + (first + r) * a.lds, columns(r), a.columns, a.scale, base[r]);
+    }
+    add_sums(a, first, rows, sums);
+  }
+  static float weigh_row(float* s, Columns see, int64_t columns, float scale, float base) {
+    const Floats factor(scale), reference(base);
+    Registers<1> sum;
+    clear(sum);
+    // `count` groups from column j on; `whole`: all of their columns are seen.
+    const auto add = [&](int64_t j, auto count, auto whole) SIMDATTN_LAMBDA {
+      Registers<2 * count> e;
+      unroll<2 * count>([&](auto i) SIMDATTN_LAMBDA {
+        const int64_t c = j + 16 * i;
+        if constexpr (whole) {
+          reg<i>(e) = load(s + c) * factor - reference;
+        } else {
+          const auto lane = [c](int64_t of) SIMDATTN_LAMBDA { return smaller(larger(of - c, 0), 16); };
+          const Lanes seen = lanes(lane(see.lo), lane(see.hi));
+          reg<i>(e) = select(mask_of(seen), load(s + c, seen) * factor, Floats(-kInfinity)) - reference;
+        }
+      });
+      exp_each<2 * count>(e);
+      unroll<2 * count>([&](auto i) SIMDATTN_LAMBDA {
+        reg<i>(e) = rounded_to_bf16(reg<i>(e));
+        reg<0>(sum) = reg<0>(sum) + reg<i>(e);
+      });
+      unroll<count>([&](auto g) SIMDATTN_LAMBDA {
+        arranged_upper<kUnit>(reg<2 * g>(e), reg<2 * g + 1>(e)).store_unaligned(s + j + kChainGroup * g);
+      });
+    };
+    for (int64_t j = 0; j < columns;) {
+      if (see.lo <= j && j + 2 * kChainGroup <= see.hi) {
+        add(j, constant<2>, std::true_type());
+        j += 2 * kChainGroup;
+        continue;
+      }
+      if (see.hi <= j || see.lo >= j + kChainGroup) store(Floats(0.0f), s + j);
+      else add(j, constant<1>, std::false_type());
+      j += kChainGroup;
+    }
+    return fold(sum);
+  }
+  static void prepare(const float* in, float* out, int64_t n) {
+    for (int64_t j = 0; j < n; j += kChainGroup) numbers<kUnit>(in + j, n - j).store_unaligned(out + j);
+  }
+};
 
 }  // namespace
 

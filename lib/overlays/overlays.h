@@ -13,9 +13,9 @@
 //   query     bf16 [dim rounded up to 32], unit by unit, zeros at the end; an odd number of lines of the CPU caches
 //   panel     bf16 [pairs of dim][32][2], zeros in the last unit past dim
 //   values    bf16 [ceil(dim/32)][kKeyBlock/2][32][2]: pairs of keys in 32 columns, zeros past dim
-//   weights   AVX512-BF16: f32, as the softmax leaves them; the value slots arrange them like a query
-//             AMX: bf16 in place of f32: keys 32 g .. 32 g + 31 of the key block lie in the first half of their 128
-//             bytes
+//   weights   bf16 in place of f32, unit by unit: keys 32 g .. 32 g + 31 of the key block lie in the first half of
+//   their
+//             128 bytes
 // kInt8 on AMX: lib/contract/int8_operands.h, packed by the slots of highway/avx3_dl.
 #pragma once
 
@@ -42,6 +42,8 @@ struct Avx512Bf16 {
   static void score_rows(const ScoreTile& a);  // rows of bf16
   static void value_packed(const ValueTile& a);
   static void value_tile(const ValueTile& a);  // rows of bf16
+  static void softmax_tile(const SoftmaxTile& a);
+  static void prepare_weights(const float* in, float* out, int64_t n);  // `out`: n rounded up to 32 numbers
 };
 
 /// amx.cc
@@ -99,20 +101,22 @@ constexpr int64_t bf16_panel_bytes(int64_t dim) {
 }
 constexpr int64_t bf16_values_bytes(int64_t dim) { return round_up(dim, kValueGroup) * kKeyBlock * 2; }
 
-/// `kernels`, kBF16 of the base, with the slots of K. Slots of the base for values in rows of other types stay.
+/// `kernels`, kBF16 of the base, with the slots of K. The base's slots for values in rows go, as they take weights of
+/// f32.
 template <class K>
 constexpr AttentionKernels bf16_pairs(AttentionKernels kernels, int64_t tile_rows) {
   kernels.native = true;
   kernels.tile_rows = tile_rows;
   kernels.query_bytes = bf16_query_bytes;
   kernels.values_bytes = bf16_values_bytes;
+  kernels.softmax_tile = K::softmax_tile;
+  kernels.scales_in_softmax = true;
+  kernels.prepare_weights = K::prepare_weights;
   kernels.value_packed = K::value_packed;
   for (KvOperands& kv : kernels.kv) {
-    const auto value_tile = kv.value_tile;
     kv = {};
     kv.panel_bytes = bf16_panel_bytes<K::kUnit>;
     kv.score_packed = K::score_packed;
-    kv.value_tile = value_tile;
   }
   set_packing<Bf16Packing, K>(kernels);
   kernels.kv[index_of(KvType::kBF16)].score_tile = K::score_tile;
@@ -149,12 +153,8 @@ constexpr UKernels with_int8(UKernels table, int64_t tile_rows, void (*value_sto
 template <class K>
 constexpr UKernels with_tiles(UKernels table, const AttentionKernels* of_few_rows) {
   AttentionKernels& pairs = table.attention[index_of(Arithmetic::kBF16)];
-  for (KvOperands& kv : pairs.kv) kv.value_tile = nullptr;  // the base's take weights of f32
   pairs = bf16_pairs<K>(pairs, Amx::kRows);
   pairs.kv[index_of(KvType::kBF16)].pack_panel = nullptr;  // panels of bf16 are packed ones
-  pairs.softmax_tile = K::softmax_tile;
-  pairs.scales_in_softmax = true;
-  pairs.prepare_weights = K::prepare_weights;
   pairs.of_few_rows = of_few_rows;
   AttentionKernels& integers = table.attention[index_of(Arithmetic::kInt8)];
   integers.tile_rows = Amx::kRows;
@@ -188,7 +188,7 @@ constexpr UKernels overlaid(const avx512_bf16*) {
   AttentionKernels& pairs = table.attention[index_of(Arithmetic::kBF16)];
   pairs = bf16_pairs<Avx512Bf16>(pairs, 12);
   pairs.kv[index_of(KvType::kBF16)].score_rows = Avx512Bf16::score_rows;
-  pairs.rows_at_once = 48;  // whole tiles of 6 rows, and rows of 24 whose weights are arranged at a time
+  pairs.rows_at_once = 48;  // whole tiles of 6 rows, and 24 whose weights stay in L1
   return table;
 }
 template <const UKernels& kBase>

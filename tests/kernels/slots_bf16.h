@@ -30,10 +30,31 @@ inline float number_of(Random& random, Class c) {
   return std::ldexp(random.uniform(), static_cast<int>(random.integer(-66, -60)));
 }
 
+/// Numbers of a group of weights that pairs of bf16 hold, in the first half of the group's floats.
+constexpr int64_t kNarrowGroup = 32;
+
+/// What it has of n weights, apart from the numbers in the second halves. in_order: as AMX takes them. VDPBF16PS takes
+/// of four numbers the third, first, fourth and second one.
+inline std::vector<float> pairs_of_weights(const float* w, int64_t n, bool in_order) {
+  constexpr int64_t kPlaces[] = {1, 3, 0, 2};
+  const int64_t groups = (n + kNarrowGroup - 1) / kNarrowGroup;
+  std::vector<float> out(static_cast<size_t>(groups * kNarrowGroup));
+  for (int64_t i = 0; i < n; ++i) {
+    const bf16 x = from_f32<bf16>(w[i]);
+    const int64_t in_group = i % kNarrowGroup;
+    const int64_t place = in_order ? in_group : in_group / 4 * 4 + kPlaces[in_group % 4];
+    std::memcpy(reinterpret_cast<char*>(&out[static_cast<size_t>(i - in_group)]) + place * 2, &x, 2);
+  }
+  return out;
+}
+
 class Bf16Slots : public SlotTest {
  protected:
-  /// See narrow_weights().
-  static bool has_narrow_weights() { return kernels().begin != nullptr; }
+  /// See pairs_of_weights().
+  static bool has_narrow_weights() { return kernels().scales_in_softmax; }
+  static std::vector<float> narrow_weights(const float* w, int64_t n) {
+    return pairs_of_weights(w, n, kernels().begin != nullptr);
+  }
   static const AttentionKernels& of(const UKernels& t) { return t.attention[index_of(Arithmetic::kBF16)]; }
   static const AttentionKernels& definition() { return of(SlotTest::definition()); }
   static const AttentionKernels& kernels() { return of(uk()); }
@@ -88,22 +109,6 @@ class Bf16Slots : public SlotTest {
     return result;
   }
 };
-
-/// Numbers of a group of weights that tiles take as pairs of bf16, in the first half of the group's floats.
-constexpr int64_t kNarrowGroup = 32;
-
-/// What it has of n weights, apart from the numbers in the second halves.
-inline std::vector<float> narrow_weights(const float* w, int64_t n) {
-  const int64_t groups = (n + kNarrowGroup - 1) / kNarrowGroup;
-  std::vector<float> out(static_cast<size_t>(groups * kNarrowGroup));
-  for (int64_t i = 0; i < n; ++i) {
-    const bf16 x = from_f32<bf16>(w[i]);
-    std::memcpy(
-        reinterpret_cast<char*>(&out[static_cast<size_t>(i / kNarrowGroup * kNarrowGroup)]) + i % kNarrowGroup * 2, &x,
-        2);
-  }
-  return out;
-}
 
 /// The rows of a tile whose first key is `first` of its block, as the target's value slots take them. Returns the
 /// beginning.

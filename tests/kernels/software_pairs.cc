@@ -27,9 +27,6 @@ struct Software {
     lanes(x, y, s);
     return load(s);
   }
-  static Floats fma(const Floats& a, const Floats& b, const Floats& c) {
-    return each<Floats>([&](size_t i) { return scalar::flushed_fma(a[i], b[i], c[i]); });
-  }
 };
 struct Slots;
 using Kernels = PairKernels<Software, Slots>;
@@ -39,6 +36,8 @@ struct Slots {
   static constexpr auto score_tile = Kernels::scores<Panels>;
   static constexpr auto value_packed = Kernels::values<true>;
   static constexpr auto value_tile = Kernels::values<false>;
+  static constexpr auto softmax_tile = Bf16Weights<kUnit>::softmax;
+  static constexpr auto prepare_weights = Bf16Weights<kUnit>::prepare;
 };
 
 }  // namespace

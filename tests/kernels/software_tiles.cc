@@ -122,8 +122,8 @@ struct Slots {
   static constexpr auto value_tile = Kernels::bf16_values<false>;
   static constexpr auto int8_score_packed = Kernels::int8_scores;
   static constexpr auto int8_value_packed = Kernels::int8_values_packed;
-  static constexpr auto softmax_tile = Kernels::bf16_softmax;
-  static constexpr auto prepare_weights = Kernels::bf16_prepare_weights;
+  static constexpr auto softmax_tile = Bf16Weights<Amx::kUnit>::softmax;
+  static constexpr auto prepare_weights = Bf16Weights<Amx::kUnit>::prepare;
   static void begin(KeptRegisters* kept) {
     ++begun;
     Kernels::begin(kept);
