@@ -8,8 +8,7 @@ namespace simdattn_onnxruntime {
 namespace {
 
 /// [batch, n, heads * d] or [batch, heads, n, d] as [batch, heads, n, d].
-sa::View<4> heads_of(const Call& call, int index, const Tensor& t, int64_t heads) {
-  const sa::DType type = call.type_of(index, t);
+sa::View<4> heads_of(const Call& call, int index, const Tensor& t, sa::DType type, int64_t heads) {
   if (t.rank == 4) return sa::View<4>(t.data, type, {t.dim[0], t.dim[1], t.dim[2], t.dim[3]});
   if (t.rank != 3) call.refuse(index, "has neither 3 nor 4 dimensions");
   if (heads < 1 || t.dim[2] % heads != 0)
@@ -21,6 +20,7 @@ sa::View<4> heads_of(const Call& call, int index, const Tensor& t, int64_t heads
 /// Queries, keys and values of a node, and what they have in common.
 struct Rows {
   sa::View<4> q, k, v;
+  int rank;  // of the queries
 };
 Rows read_rows(const Call& call, int64_t heads, int64_t kv_heads) {
   Rows r;
@@ -28,8 +28,9 @@ Rows read_rows(const Call& call, int64_t heads, int64_t kv_heads) {
   for (int i = 0; i < 3; ++i) {
     const Tensor t = call.input(i);
     if (!t) call.refuse(i, "is needed");
+    if (i == 0) r.rank = t.rank;
     sa::View<4>& v = *views[i];
-    v = heads_of(call, i, t, i == 0 ? heads : kv_heads);
+    v = heads_of(call, i, t, call.type_of(i, t), i == 0 ? heads : kv_heads);
     if (v.shape[0] != r.q.shape[0]) call.refuse(i, "has another batch size");
     if (v.dtype != r.q.dtype) call.refuse(i, "has another type than the queries");
   }
@@ -77,12 +78,12 @@ bool begin(Call* call, Rows* r, int past_index, sa::AttentionProblem* p) {
     call->refuse(past_index + 1, "has another number of tokens than past_key");
   const Node& node = call->node;
   const int64_t batch = r->q.shape[0], heads = r->q.shape[1], n = r->q.shape[2], d = r->v.shape[3];
-  const bool by_head = node.kind == Kind::kAttention && r->q.stride[2] == r->q.shape[3] && call->input(0).rank == 4;
+  const bool by_head = node.kind == Kind::kAttention && r->rank == 4;
   const Tensor out = by_head ? call->output(0, {batch, heads, n, d}) : call->output(0, {batch, n, heads * d});
   p->k = join(*call, r->k, past_k, before, 1);
   p->v = join(*call, r->v, past_v, before, 2);
   p->q = r->q;
-  p->out = heads_of(*call, 0, out, heads);
+  p->out = heads_of(*call, 0, out, r->q.dtype, heads);
   if (node.scale != 0) p->scoring.scale = node.scale;
   p->scoring.softcap = node.softcap;
   p->scoring.causal = node.causal != 0;

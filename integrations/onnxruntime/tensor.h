@@ -36,7 +36,7 @@ bool is_float(ONNXTensorElementDataType element, sa::DType* type);
 /// One run of a node.
 class Call {
  public:
-  Call(const Node& node, const Settings& settings, OrtKernelContext* context);
+  Call(const Node& n, const Settings& s, OrtKernelContext* context) : node(n), settings(s), context_(context) {}
   ~Call();
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -51,6 +51,7 @@ class Call {
     expect(index, t, shape.begin(), shape.size());
   }
   void expect(int index, const Tensor& t, const int64_t* shape, size_t rank) const;
+  /// Without its element type, which only a call more would tell.
   Tensor output(int index, std::initializer_list<int64_t> shape) const {
     return output(index, shape.begin(), shape.size());
   }
@@ -111,7 +112,6 @@ class Call {
   void parallel_for(void (*job)(void*, size_t), int64_t jobs, void* data) const;
 
   OrtKernelContext* context_;
-  size_t inputs_ = 0, outputs_ = 0;
   OrtAllocator* allocator_ = nullptr;
   std::vector<void*> rooms_;
   size_t used_ = 0;

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Writes models of one node for host.cc, whose dimensions have the names that it knows: write_models.py FOLDER"""
+"""Writes models of one node for host.cc, whose dimensions have the names that it knows: write_models.py FOLDER
+
+NAME.onnx is in float; NAME.f16.onnx and NAME.bf16.onnx differ from it in types alone. States of LinearAttention are float in each."""
 import pathlib
 import sys
 
@@ -18,7 +20,9 @@ LINEAR = [('query', F, ['b', 'n', HK * 8]), ('key', F, ['b', 'n', HK * 8]), ('va
           ('past_state', F, ['b', HQ, 8, D]), ('decay', F, ['b', 'n', HQ]), ('beta', F, ['b', 'n', HQ])]
 CHANNELS = [('decay', F, ['b', 'n', HQ * 8])]
 CONV = [('input', F, ['b', 200, 'n']), ('weight', F, [200, 1, 4]), ('bias', F, [200]), ('past_state', F, ['b', 200, 3])]
+CONV_LAST = [('input', F, ['b', 'n', 200]), CONV[1], CONV[2], ('past_state', F, ['b', 3, 200])]
 PRESENT = ['present_key', 'present_value']
+TYPES = {'': F, '.f16': TensorProto.FLOAT16, '.bf16': TensorProto.BFLOAT16}
 
 MODELS = {  # operator, domain, opset, inputs (None: absent), outputs, attributes
     'gqa': ('GroupQueryAttention', 'com.microsoft', 17, GQA, ['out', *PRESENT], {}),
@@ -36,6 +40,7 @@ MODELS = {  # operator, domain, opset, inputs (None: absent), outputs, attribute
     'linear': ('LinearAttention', 'com.microsoft', 17, LINEAR[:3], ['out', 'present_state'], {'update_rule': 'linear'}),
     'conv': ('CausalConvWithState', 'com.microsoft', 17, CONV, ['out', 'present_state'], {'activation': 'silu'}),
     'conv_without_past': ('CausalConvWithState', 'com.microsoft', 17, CONV[:2], ['out', 'present_state'], {}),
+    'conv_last': ('CausalConvWithState', 'com.microsoft', 17, CONV_LAST, ['out', 'present_state'], {'activation': 'silu', 'channels_last': 1}),
     'mha': ('MultiHeadAttention', 'com.microsoft', 17, MHA, ['out'], {'unidirectional': 1}),
     'rotary': ('RotaryEmbedding', '', 23, [('X', F, ['b', HQ, 'n', D]), *TABLES, ('ids', I64, ['b', 'n'])], ['out'], {'interleaved': 1}),
 }
@@ -53,10 +58,17 @@ def main():
         elif op == 'LinearAttention':
             attributes.update(q_num_heads=HK, kv_num_heads=HQ)
         node = helper.make_node(op, [i[0] if i else '' for i in inputs], outputs, domain=domain, name=name, **attributes)
-        graph = helper.make_graph([node], name, [helper.make_tensor_value_info(*i) for i in inputs if i],
-                                  [helper.make_tensor_value_info(o, F, None) for o in outputs])
         sets = [helper.make_opsetid('', opset)] + ([helper.make_opsetid(domain, 1)] if domain else [])
-        (folder / f'{name}.onnx').write_bytes(helper.make_model(graph, opset_imports=sets, ir_version=10).SerializeToString())
+        for suffix, narrow in TYPES.items():
+            if suffix and name == 'linear':  # whose state would be narrow as well, so that the provider leaves it
+                continue
+
+            def of(value, t, shape, op=op, narrow=narrow):
+                state = op == 'LinearAttention' and value.endswith('_state')
+                return helper.make_tensor_value_info(value, narrow if t == F and not state else t, shape)
+            graph = helper.make_graph([node], name, [of(*i) for i in inputs if i], [of(o, F, None) for o in outputs])
+            model = helper.make_model(graph, opset_imports=sets, ir_version=10)
+            (folder / f'{name}{suffix}.onnx').write_bytes(model.SerializeToString())
 
 
 main()
