@@ -20,7 +20,7 @@ sa::View<4> heads_of(const Call& call, int index, const Tensor& t, sa::DType typ
 /// Queries, keys and values of a node, and what they have in common.
 struct Rows {
   sa::View<4> q, k, v;
-  int rank;  // of the queries
+  int rank = 0;  // of the queries
 };
 Rows read_rows(const Call& call, int64_t heads, int64_t kv_heads) {
   Rows r;

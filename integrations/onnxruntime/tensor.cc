@@ -101,6 +101,7 @@ Tensor Call::output(int index, const int64_t* shape, size_t rank) const {
   OrtValue* value = nullptr;
   simdattn_onnxruntime::check(
       host.api->KernelContext_GetOutput(context_, static_cast<size_t>(at), shape, rank, &value));
+  if (value == nullptr) return {};
   Tensor t;
   t.present = true;
   t.rank = static_cast<int>(rank);
