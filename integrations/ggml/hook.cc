@@ -26,8 +26,7 @@ Barrier barrier;
 
 template <class F>
 F function(ggml_backend_dev_t cpu, const char* name) {
-  return reinterpret_cast<F>(
-      host.ggml_backend_reg_get_proc_address(host.ggml_backend_dev_backend_reg(cpu), name));
+  return reinterpret_cast<F>(host.ggml_backend_reg_get_proc_address(host.ggml_backend_dev_backend_reg(cpu), name));
 }
 
 constexpr size_t kLine = 64;

@@ -1,5 +1,5 @@
-// What PyTorch's scaled_dot_product_attention computes by a formula of products on a CPU: all that its fused kernel does
-// not take.
+// What PyTorch's scaled_dot_product_attention computes by a formula of products on a CPU: all that its fused kernel
+// does not take.
 #include "python/core/aten.h"
 
 namespace simdattn_python::aten {
