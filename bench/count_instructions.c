@@ -15,7 +15,7 @@ void qemu_plugin_register_vcpu_tb_trans_cb(uint64_t plugin, BlockCallback* callb
 void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb* block, ExecCallback* callback, int flags, void* data);
 void qemu_plugin_register_vcpu_syscall_cb(uint64_t plugin, SyscallCallback* callback);
 
-enum { kMarker = 0x7a11 };  // also in count_calls.cc
+enum { kMarker = 0x7a11 };  // also in count_calls.cc and llama_tokens.cc
 int qemu_plugin_version = 1;
 static uint64_t executed, before;
 

@@ -3,9 +3,11 @@
 //   llama_tokens MODEL CACHE_TYPE THREADS LARGEST_DEPTH
 //
 // Reads lines: "DEPTH prompt N" decodes N tokens at once behind DEPTH others, "DEPTH tokens N" one after the other.
-// Answers each with nanoseconds; "tokens" with those of each token. tools/llama-tokens runs it.
+// Answers each with nanoseconds; "tokens" with those of each token. tools/llama-tokens runs it. Under qemu with
+// count_instructions.c the plug-in prints the instructions of each.
 #include <ggml-backend.h>
 #include <llama.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
@@ -19,6 +21,7 @@ namespace {
 
 constexpr int kSeed = 64;  // tokens that are computed, of whose state others are copies
 constexpr int kBatch = 512;
+constexpr long kMarker = 0x7a11;  // of count_instructions.c
 
 [[noreturn]] void fail(const char* what) {
   std::fprintf(stderr, "llama_tokens: %s\n", what);
@@ -179,9 +182,12 @@ int main(int argc, char** argv) {
     go_to(context, seed, depth);
     if (!prompt) decode(context, 1);  // the first one finds nothing in the caches of the CPU
     for (int i = 0; i < (prompt ? 1 : count); ++i) {
+      syscall(kMarker);
       const int64_t start = now();
       decode(context, prompt ? count : 1);
-      std::printf("%lld ", static_cast<long long>(now() - start));
+      const int64_t end = now();
+      syscall(kMarker);
+      std::printf("%lld ", static_cast<long long>(end - start));
     }
     std::printf("\n");
     std::fflush(stdout);
