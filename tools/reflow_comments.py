@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Breaks the comments of C and C++ files at 120 columns; part of tools/format.
+"""Breaks the comments of C and C++ files, and the comments and docstrings of Python, at 120 columns; part of tools/format.
 
     tools/reflow_comments.py [--check] FILE...    --check: says which lines are longer, and changes nothing
 
@@ -7,9 +7,11 @@ From the first long line on, a paragraph is filled anew. Lists keep their indent
 a long line there is an error. clang-format's own ReflowComments was tried and is off: it joins the lines of tables, and does
 not know where an item of a list goes on.
 """
+import io
 import re
 import sys
 import textwrap
+import tokenize
 
 COLUMNS = 120
 LINE = re.compile(r'^(\s*)(///?)(?: (.*))?$')  # indentation, slashes, text
@@ -21,7 +23,7 @@ BEGINS = re.compile(r'(\||(Shapes|Error)\b|TODO|NOLINT|clang-format)')  # a line
 
 def shortened_rule(line):
     """`// ---- Title ------` at the right length, or None."""
-    found = re.fullmatch(r'(\s*(?://|/\*) -{4} .*? )(-{4,})( \*/)?', line)
+    found = re.fullmatch(r'(\s*(?://|/\*|#) -{4} .*? )(-{4,})( \*/)?', line)
     if not found:
         return None
     end = found[3] or ''
@@ -122,6 +124,63 @@ def is_comment(line):
     return bool(re.match(r'\s*(//|/\*|\*)', line))
 
 
+# ---- Python ----------------------------------------------------------------------------------------------------------
+
+PARAMETER = re.compile(r'\s*([-*] |[\w*]+(, [\w*]+)*: |"""|#)')  # what begins a line of its own
+
+
+def python_text(source):
+    """Of each comment on lines of its own and each docstring: its first line, the one behind its last, what lines begin with."""
+    found, before = [], tokenize.NEWLINE
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        first, last = token.start[0] - 1, token.end[0]
+        alone = not token.line[:token.start[1]].strip()
+        if token.type == tokenize.COMMENT and alone and first:
+            found.append((first, last, '# '))
+        elif token.type == tokenize.STRING and token.string.startswith('"""') and before != tokenize.OP:
+            found.append((first, last, ''))
+        if token.type not in (tokenize.NL, tokenize.COMMENT):
+            before = token.type
+    return found
+
+
+def reflow_python(lines):
+    """From each long line on, a paragraph is filled anew; it ends where a line is indented otherwise, or begins an item."""
+    for first, end, mark in reversed(python_text('\n'.join(lines))):
+        if mark and not any(len(line) > COLUMNS for line in lines[first:end]):
+            continue
+        if mark:  # a comment goes on in the lines below
+            while end < len(lines) and lines[end].startswith(lines[first][:lines[first].index('#')] + mark):
+                end += 1
+        i = first
+        while i < end:
+            if len(lines[i]) <= COLUMNS:
+                i += 1
+                continue
+            if shortened_rule(lines[i]):
+                lines[i] = shortened_rule(lines[i])
+                continue
+            indent = re.match(' *', lines[i])[0] + mark
+            item = not mark and PARAMETER.match(lines[i]) and not lines[i].lstrip().startswith('"')
+            below = indent + '    ' if item and lines[i + 1].startswith(indent + '    ') else indent
+            stop = i + 1
+            while stop < end and lines[stop].startswith(below) and lines[stop][len(below):len(below) + 1].strip():
+                if ends_early(lines[stop - 1], lines[stop]) or PARAMETER.match(lines[stop][len(mark and indent):]):
+                    break
+                stop += 1
+            text = [line[len(indent):] for line in lines[i:stop]]
+            filled = fill(text, indent, indent + '    ' if item else indent)
+            lines[i:stop] = filled
+            end += len(filled) - (stop - i)
+            i += len(filled)
+    return lines
+
+
+def is_python_text(lines):
+    """The numbers of lines that are comments or docstrings."""
+    return {i for first, end, _ in python_text('\n'.join(lines)) for i in range(first, end)}
+
+
 def main():
     arguments = sys.argv[1:]
     check = '--check' in arguments
@@ -131,14 +190,16 @@ def main():
             continue
         with open(name, encoding='utf-8') as f:
             lines = f.read().split('\n')
-        new = reflow(lines)
+        python = name.endswith('.py') or lines[0].endswith('python3')
+        new = reflow_python(list(lines)) if python else reflow(lines)
         if check:
             new = lines
         elif new != lines:
             with open(name, 'w', encoding='utf-8') as f:
                 f.write('\n'.join(new))
+        texts = is_python_text(new) if python else ()
         for number, line in enumerate(new, 1):
-            if len(line) > COLUMNS and is_comment(line):
+            if len(line) > COLUMNS and (number - 1 in texts if python else is_comment(line)):
                 print(f'{name}:{number}: a comment of {len(line)} columns', file=sys.stderr)
                 failures += 1
     return failures > 0

@@ -3,8 +3,8 @@
     import numpy as np, simdattn
     out = simdattn.attention(q, k, v, causal=True)   # [batch, heads, rows, dim] each
 
-Arrays are NumPy's, ml_dtypes' bfloat16, simdattn.BF16, or anything with DLPack (PyTorch tensors on the CPU). None is copied. The
-result is one bit pattern on every CPU with fused multiply-add, for any number of threads.
+Arrays are NumPy's, ml_dtypes' bfloat16, simdattn.BF16, or anything with DLPack (PyTorch tensors on the CPU). None is
+copied. The result is one bit pattern on every CPU with fused multiply-add, for any number of threads.
 
 simdattn.torch.sdpa stands in for torch.nn.functional.scaled_dot_product_attention.
 """

@@ -26,9 +26,9 @@ Array = Any  # numpy.ndarray, torch.Tensor, or another with __dlpack__ and __dlp
 class BF16(np.ndarray):  # type: ignore[type-arg]
     """A uint16 array whose numbers are the upper halves of float32: bfloat16 for a NumPy that has none.
 
-    x.view(simdattn.BF16) makes one of a uint16 array, to_bf16() rounds one; indexing, transposing and reshaping keep it.
-    Arithmetic, comparisons and astype() take the float32 numbers, and give float32 arrays; view(numpy.uint16) shows the integers.
-    Functions of NumPy that are no ufuncs (dot, sort, argmax) see integers: from_bf16() first.
+    x.view(simdattn.BF16) makes one of a uint16 array, to_bf16() rounds one; indexing, transposing and reshaping keep
+    it. Arithmetic, comparisons and astype() take the float32 numbers, and give float32 arrays; view(numpy.uint16) shows
+    the integers. Functions of NumPy that are no ufuncs (dot, sort, argmax) see integers: from_bf16() first.
     """
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
@@ -58,7 +58,8 @@ def to_bf16(x: Any) -> BF16:
 
 
 def from_bf16(x: NDArray) -> NDArray:
-    """The float32 numbers of a BF16 array, of a uint16 array that holds the same bits, or of ml_dtypes' bfloat16, exactly."""
+    """The float32 numbers of a BF16 array, of a uint16 array that holds the same bits, or of ml_dtypes' bfloat16,
+    exactly."""
     refuse_masked(x, 'x')
     bits = np.asarray(x)
     if bits.dtype.name not in ('uint16', 'bfloat16'):
@@ -98,7 +99,8 @@ class Operand(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def plain_strides(shape: Tuple[int, ...], strides: Tuple[int, ...]) -> Tuple[int, ...]:
-    """Steps that mean nothing, of dimensions of one element and of arrays without any, become those that no rule refuses."""
+    """Steps that mean nothing, of dimensions of one element and of arrays without any, become those that no rule
+    refuses."""
     if min(shape, default=1) > 1:
         return strides
     empty = 0 in shape
@@ -204,7 +206,8 @@ def padded(x: Operand, rank: int, argument: str) -> Operand:
 
 
 def numbers(x: Any, dtype: Any, size: int, argument: str, per: str) -> NDArray:
-    """x as a contiguous array of `size` numbers; only what is one already is not copied. Numbers that do not fit are refused."""
+    """x as a contiguous array of `size` numbers; only what is one already is not copied. Numbers that do not fit are
+    refused."""
     if isinstance(x, BF16):
         x = from_bf16(x)
     elif is_torch(x):
@@ -245,7 +248,8 @@ def doubles(x: Any, argument: str) -> NDArray:
 
 
 def maker_like(x: Array, shape: Sequence[int], dtype: DType) -> Callable[[], Array]:
-    """A function that makes arrays to write: tensors where x is PyTorch's, else NumPy's; bfloat16 as x has it, or as BF16."""
+    """A function that makes arrays to write: tensors where x is PyTorch's, else NumPy's; bfloat16 as x has it, or as
+    BF16."""
     if is_torch(x):
         torch = sys.modules['torch']
         strides = [math.prod(max(n, 1) for n in shape[i + 1:]) for i in range(len(shape))]  # empty() takes longer

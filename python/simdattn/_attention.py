@@ -31,10 +31,12 @@ _serials = itertools.count()
 
 
 class Store:
-    """Keys or values of a KVCache: what attention() takes in the place of an array. It ends at the tokens that were written.
+    """Keys or values of a KVCache: what attention() takes in the place of an array. It ends at the tokens that were
+    written.
 
     struct: the C description, a simdattn_kv; shape: (batch, kv_heads, capacity, dim); memory: what it points to;
-    lengths: int32 [batch], the tokens of each sequence; serial: a number that no other store has; templates: of calls with it as k.
+    lengths: int32 [batch], the tokens of each sequence; serial: a number that no other store has; templates: of calls
+        with it as k.
     """
 
     def __init__(self, struct: _abi.Kv, memory: Sequence[NDArray], lengths: NDArray, table: object = None) -> None:
@@ -279,8 +281,8 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
 
     Shapes:
         q: [batch, heads, rows, d_qk], float32, bfloat16 or float16
-        k: [batch, kv_heads, tokens, d_qk], v: [batch, kv_heads, tokens, d_v], any mixture of types, or a KVCache's `keys`
-            and `values`, as far as they were written; query head h reads key head h // (heads / kv_heads)
+        k: [batch, kv_heads, tokens, d_qk], v: [batch, kv_heads, tokens, d_v], any mixture of types, or a KVCache's
+            `keys` and `values`, as far as they were written; query head h reads key head h // (heads / kv_heads)
         out: [batch, heads, rows, d_v]; a new array of q's kind and type unless given; False: none
         lse: float32 [batch, heads, rows], the log-sum-exp; return_lse: returned, (out, lse)
 
@@ -302,25 +304,26 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
         prefix_end: [batch]; j <= max(p, prefix_end - 1), in the place of causal
         kv_start, kv_length: [batch]; kv_start <= j < kv_length
         mask: bool or uint8, broadcast like bias; true attends
-        packed_mask: (bytes [batch, heads, rows, ceil(columns / 8)], columns): a mask of bits, little-endian, 1 attends, of the last
-            `columns` keys
+        packed_mask: (bytes [batch, heads, rows, ceil(columns / 8)], columns): a mask of bits, little-endian, 1 attends,
+            of the last `columns` keys
 
-        lists: int32 [batch, 1 or kv_heads, rows, length] (sizes of 1 broadcast over batch and rows): the keys of each row, or its
-            blocks of list_block keys, as top_k() gives them; -1 is skipped
+        lists: int32 [batch, 1 or kv_heads, rows, length] (sizes of 1 broadcast over batch and rows): the keys of each
+            row, or its blocks of list_block keys, as top_k() gives them; -1 is skipped
 
     Many sequences in one array: cu_q [n + 1], and q, out and lse are [1, heads, total, ...]; cu_k: k and v likewise.
 
     acc (as out, float32), max, sum (as lse): the state before the division is written there.
-    arithmetic: what multiplies, 'f32', 'bf16' or 'int8'; part of the result's definition. 'auto': 'bf16' if q, k and v are bfloat16
-        and this CPU multiplies it faster than float32 (AMX after request_amx(), AVX512-BF16 of AMD), else 'f32'; for prompt and
-        tokens alike, but not on every CPU.
+    arithmetic: what multiplies, 'f32', 'bf16' or 'int8'; part of the result's definition. 'auto': 'bf16' if q, k and v
+        are bfloat16 and this CPU multiplies it faster than float32 (AMX after request_amx(), AVX512-BF16 of AMD), else
+        'f32'; for prompt and tokens alike, but not on every CPU.
     target: a name from targets(); default: the best that this CPU can run.
-    threads: how many share a large call, at most. Default: torch.get_num_threads() for tensors, else the environment variable
-        SIMDATTN_NUM_THREADS, else the CPUs of this process. Small calls stay on this thread. The bits are the same.
+    threads: how many share a large call, at most. Default: torch.get_num_threads() for tensors, else the environment
+        variable SIMDATTN_NUM_THREADS, else the CPUs of this process. Small calls stay on this thread. The bits are the
+        same.
     pool: a concurrent.futures executor whose threads share the work instead.
 
-    A row that sees no key gives zeros and lse -inf. Error (a ValueError) with a sentence for what is refused; nothing is
-    written then.
+    A row that sees no key gives zeros and lse -inf. Error (a ValueError) with a sentence for what is refused; nothing
+    is written then.
     """
     templates, keep = _TEMPLATES, None
     if type(k) is Store:
@@ -363,8 +366,8 @@ def threads_wanted(threads: Any) -> Optional[int]:
 
 
 class _Tasks:
-    """A planned problem, and its tasks on threads. A run keeps the plan and the problem that it began with: bind() puts others in
-    their place and writes into none that may be running.
+    """A planned problem, and its tasks on threads. A run keeps the plan and the problem that it began with: bind() puts
+    others in their place and writes into none that may be running.
     """
 
     def __init__(self, problem: Problem, target: TargetName) -> None:
@@ -429,9 +432,10 @@ class _Tasks:
 class Plan:
     """An attention problem that was checked once, to be run often and by several threads.
 
-    Plan(q, k, v, **options): the arguments of attention(), but for `pool`. The arrays are those that it reads and writes in
-    every run; what is in them may change, lengths (kv_length, kv_start, prefix_end, offsets, cu_q, cu_k) may not: Error STALE_PLAN.
-    One run at a time, as runs write the same results; bind() may be called beside one, which ends with the arrays that it began with.
+    Plan(q, k, v, **options): the arguments of attention(), but for `pool`. The arrays are those that it reads and
+    writes in every run; what is in them may change, lengths (kv_length, kv_start, prefix_end, offsets, cu_q, cu_k) may
+    not: Error STALE_PLAN. One run at a time, as runs write the same results; bind() may be called beside one, which
+    ends with the arrays that it began with.
 
     tasks, reduce_tasks, workspace_bytes, partial_bytes: how it divides; the same on every machine.
     """

@@ -38,7 +38,8 @@ def _memory(size: int) -> NDArray:
 
 
 class _Lengths(np.ndarray):  # type: ignore[type-arg]
-    """Read-only. Its arithmetic gives plain arrays, in place too: so `cache.lengths -= n` is an assignment, which is checked."""
+    """Read-only. Its arithmetic gives plain arrays, in place too: so `cache.lengths -= n` is an assignment, which is
+    checked."""
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
         plain = [x.view(np.ndarray) if isinstance(x, _Lengths) else x for x in inputs]
@@ -55,18 +56,19 @@ class KVCache:
     """Keys and values of one layer, for `batch` sequences.
 
     batch, kv_heads, capacity (tokens of a sequence), head_dim; value_dim: head_dim unless given
-    dtype: how keys and values are stored: any name of the library's storage types, 'bf16' ('bfloat16', torch.bfloat16), 'f16',
-        'f32', ...; value_dtype: of the values, if theirs is another
+    dtype: how keys and values are stored: any name of the library's storage types, 'bf16' ('bfloat16', torch.bfloat16),
+        'f16', 'f32', ...; value_dtype: of the values, if theirs is another
     layout: of the keys: 'panels' (faster) or 'rows'; the results are the same bits
     ring: > 0: memory for the last `ring` tokens only (sliding windows); with panels a multiple of 32
-    page_size, n_pages, block_table: > 0: memory of n_pages pages of page_size tokens (with panels a multiple of 32), which
-        sequences share; block_table, int32 [batch, ceil(capacity / page_size)], is the caller's and says which page holds which
-        tokens. The caller may change its entries at any time.
+    page_size, n_pages, block_table: > 0: memory of n_pages pages of page_size tokens (with panels a multiple of 32),
+        which sequences share; block_table, int32 [batch, ceil(capacity / page_size)], is the caller's and says which
+        page holds which tokens. The caller may change its entries at any time.
 
-    lengths: int32 [batch], the tokens that each sequence has, read-only. append() raises them. Assigned, any integers in
-        0 .. capacity (`cache.lengths -= n` forgets the newest tokens, `cache.lengths = [5, 0]` too).
+    lengths: int32 [batch], the tokens that each sequence has, read-only. append() raises them. Assigned, any integers
+        in 0 .. capacity (`cache.lengths -= n` forgets the newest tokens, `cache.lengths = [5, 0]` too).
     keys, values: what attention() takes in the place of arrays; it reads them as far as they were written.
-    nbytes: memory in use. len(cache): the tokens of the longest sequence. A cache can be copied (clone, copy.copy) and pickled.
+    nbytes: memory in use. len(cache): the tokens of the longest sequence. A cache can be copied (clone, copy.copy) and
+        pickled.
     """
 
     def __init__(self, batch: int, kv_heads: int, capacity: int, head_dim: int, *, value_dim: Optional[int] = None,
@@ -121,7 +123,8 @@ class KVCache:
         self._lengths[:] = new
 
     def _check_store(self, struct: _abi.Kv, ring: int, page_size: int, value: str) -> None:
-        """Error if the library would not append to such a store, in the words of the constructor; `value`: 'value_' or ''."""
+        """Error if the library would not append to such a store, in the words of the constructor; `value`: 'value_' or
+        ''."""
         struct.batch, struct.ring, struct.page_size = len(self._lengths), ring, page_size
         struct.block_table = _ADDRESS if page_size else None
         if library.simdattn_has_scales(struct.type):
@@ -284,8 +287,8 @@ class KVCache:
               first_dim: int = 0, target: TargetName = None) -> None:
         """Moves tokens first .. last-1 of every sequence by `delta` positions; `lengths` stay as they are.
 
-        To forget the first n of 500 tokens: shift(n, 500, -n, rope=table), then `lengths -= n`. rope: the table that the keys were
-        rotated with, its attention factor 1.
+        To forget the first n of 500 tokens: shift(n, 500, -n, rope=table), then `lengths -= n`. rope: the table that
+        the keys were rotated with, its attention factor 1.
         """
         refuse_unread(rope is None, 'rope', pairing=(pairing, 'half_split'), first_dim=(first_dim, 0))
         how = execution.with_target(target)
@@ -297,7 +300,7 @@ class KVCache:
         check(library.simdattn_kv_shift(ctypes.byref(self.keys.struct), *tokens, rotation.reference(), how), **given)
         check(library.simdattn_kv_shift(ctypes.byref(self.values.struct), *tokens, None, how), **given)
 
-    # ---- Copies ----------------------------------------------------------------------------------------------------------
+    # ---- Copies ------------------------------------------------------------------------------------------------------
 
     def _blocks(self) -> List[NDArray]:
         """All memory, of keys and of values."""

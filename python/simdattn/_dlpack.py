@@ -73,7 +73,8 @@ def import_tensor(x: Any) -> Imported:
             _takes_version[kind] = False
     if not _takes_version.setdefault(kind, True):
         capsule = x.__dlpack__()
-    # The capsule is not marked as used: then its own destructor gives the tensor back to the producer, when `owner` goes.
+    # The capsule is not marked as used: then its own destructor gives the tensor back to the producer, when `owner`
+    # goes.
     if _is_valid(capsule, b'dltensor_versioned'):
         versioned = _Versioned.from_address(_pointer_of(capsule, b'dltensor_versioned'))
         if versioned.major != 1:

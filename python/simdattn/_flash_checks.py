@@ -93,7 +93,8 @@ def ends_of(cu: Any, argument: str) -> torch.Tensor:
 
 
 def check_ends(cu: torch.Tensor, total: Optional[int], argument: str) -> None:
-    """As the library checks them where all sequences are one call. total: rows that they divide; None: not an array's."""
+    """As the library checks them where all sequences are one call. total: rows that they divide; None: not an
+    array's."""
     numbers = cu.tolist()
     if numbers[0] != 0 or any(a > b for a, b in zip(numbers, numbers[1:])):
         raise Error(Code.RANGE, f'{argument}: is {numbers}; numbers from 0 on that do not fall are wanted')

@@ -75,13 +75,14 @@ _finder = _Finder()
 def install(*, arithmetic: ArithmeticName = 'auto') -> bool:
     """Makes `import flash_attn` find simdattn.flash_attn, where none is installed; whether it does.
 
-    arithmetic: what multiplies, in every function of simdattn.flash_attn that is not told. Called again, it takes this one.
+    arithmetic: what multiplies, in every function of simdattn.flash_attn that is not told. Called again, it takes this
+        one.
 
     For code that does not load without the package: flash_attn, flash_attn.flash_attn_interface,
     flash_attn.bert_padding and flash_attn.layers.rotary are there, with the names of this module, _flash_attn_forward,
     _flash_attn_varlen_forward, all of bert_padding, apply_rotary_emb and RotaryEmbedding. ModuleNotFoundError names
-    what else is imported: fused layers, losses, training and flash-attn 3's flash_attn_interface. Transformers' own attn_implementation='flash_attention_2' asks for
-    a GPU besides: 'simdattn' is the word there.
+    what else is imported: fused layers, losses, training and flash-attn 3's flash_attn_interface. Transformers' own
+    attn_implementation='flash_attention_2' asks for a GPU besides: 'simdattn' is the word there.
     """
     globals()['arithmetic'] = arithmetic_name(arithmetic)
     if _finder not in sys.meta_path:

@@ -16,7 +16,8 @@ Forward = Tuple[torch.Tensor, torch.Tensor, None, None]
 def _flash_attn_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float, softmax_scale: float, causal: bool,
                         window_size_left: int, window_size_right: int, softcap: float, alibi_slopes: Optional[torch.Tensor],
                         return_softmax: bool = False) -> Forward:
-    """flash_attn_func as (out, lse, None, None): without dropout there are no probabilities and no state of a generator."""
+    """flash_attn_func as (out, lse, None, None): without dropout there are no probabilities and no state of a
+    generator."""
     window = window_size_left, window_size_right
     out, lse, _ = flash_attn_func(q, k, v, dropout_p, softmax_scale, causal, window, softcap, alibi_slopes, return_attn_probs=True)
     return out, lse, None, None

@@ -72,7 +72,8 @@ library = _load(path)
 
 
 def check(status: Any, rows: str = 'rows', **given: Any) -> None:
-    """Raises what is not OK. given: the arguments; the sentence ends with those that it names. rows: what is `rows` in the library."""
+    """Raises what is not OK. given: the arguments; the sentence ends with those that it names. rows: what is `rows` in
+    the library."""
     if status.code:
         raise Error(Code(status.code), _sentence(re.sub(r'\brows(?=[:.])', rows, status.detail.decode()), given))
 
@@ -139,7 +140,8 @@ def _code(kind: Any) -> str:
 
 @lru_cache(maxsize=None)
 def places(kind: Type[ctypes.Structure]) -> Dict[str, Tuple[int, Any]]:
-    """Where every member is and what packs it: 'scoring.offset' -> (offset, struct.Struct). Members that are structs: their size."""
+    """Where every member is and what packs it: 'scoring.offset' -> (offset, struct.Struct). Members that are structs:
+    their size."""
     found: Dict[str, Tuple[int, Any]] = {}
     for name, member in kind._fields_:  # type: ignore[misc]
         at = getattr(kind, name).offset

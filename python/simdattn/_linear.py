@@ -28,7 +28,8 @@ def linear_attention(q: A, k: AnyArray, v: AnyArray, state: Optional[AnyArray], 
                      out: Optional[AnyArray] = None, transposed: bool = False, head_order: Union[str, HeadOrder] = 'neighbours',
                      state_index: Optional[Integers] = None, states: Optional[AnyArray] = None, state_in: Optional[AnyArray] = None,
                      cu_q: Optional[Integers] = None, target: TargetName = None) -> A:
-    """Attention whose past is a state S in place of keys and values; S is updated in place. For every token, in this order:
+    """Attention whose past is a state S in place of keys and values; S is updated in place. For every token, in this
+    order:
 
         S *= exp(decay)             rules 'gated', 'gated_delta'
         u = v                       rules 'linear', 'gated'
@@ -91,13 +92,15 @@ def causal_conv(x: A, weight: AnyArray, *, bias: Optional[AnyArray] = None, stat
                 channels_last: bool = False, out: Optional[AnyArray] = None, state_index: Optional[Integers] = None,
                 cu_q: Optional[Integers] = None, state_in: Optional[AnyArray] = None, out_transposed: bool = False,
                 target: TargetName = None) -> A:
-    """y[t] = bias + sum over j of weight[j] * z[t + j] for each channel; z is the state, the last width - 1 inputs, and then x.
+    """y[t] = bias + sum over j of weight[j] * z[t + j] for each channel; z is the state, the last width - 1 inputs, and
+    then x.
 
     x: [batch, channels, tokens]; channels_last: [batch, tokens, channels]. weight: [channels, width], bias: [channels].
-    state: [states, channels, width - 1], or [states, width - 1, channels], of x's type; updated in place. Without one the past is
-    zeros, and nothing is kept. state_in: of the shape of state, read in its place; state is then only written, or None. It may be a part of
-    the array that x is the rest of. silu: y / (1 + exp(-y)). out: as x; may be x itself. out_transposed: out is [batch, tokens, channels],
-    with channels_last [batch, channels, tokens]. state_index, cu_q: as in linear_attention().
+    state: [states, channels, width - 1], or [states, width - 1, channels], of x's type; updated in place. Without one
+        the past is zeros, and nothing is kept. state_in: of the shape of state, read in its place; state is then only
+        written, or None. It may be a part of the array that x is the rest of. silu: y / (1 + exp(-y)). out: as x; may
+        be x itself. out_transposed: out is [batch, tokens, channels], with channels_last [batch, channels, tokens].
+        state_index, cu_q: as in linear_attention().
     """
     record = Record(_abi.CausalConvProblem)
     inputs, taps = operand(x, 'x'), operand(weight, 'weight')

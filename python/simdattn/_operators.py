@@ -107,7 +107,7 @@ _rope_operator = _define('rope', f'Tensor x, Tensor cos, Tensor sin, Tensor? pos
                          f'{_parameters(_TURNS)}) -> Tensor', _rope_kernel, lambda x, *given: x.new_empty(x.shape))
 
 
-# ---- What is called ------------------------------------------------------------------------------------------------------
+# ---- What is called --------------------------------------------------------------------------------------------------
 
 
 def tensor(x: Any, argument: str) -> torch.Tensor:
@@ -181,10 +181,12 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, return_lse: bool = False,
               **options: Any) -> Any:
-    """simdattn.attention() of tensors as an operator, torch.ops.simdattn.attention, which torch.compile(fullgraph=True) sees.
+    """simdattn.attention() of tensors as an operator, torch.ops.simdattn.attention, which torch.compile(fullgraph=True)
+    sees.
 
     options: bias, mask, bias_scale, alibi_slopes, sinks, kv_start, kv_length, offsets, prefix_end, scale, softcap,
-    offset, window_left, window_right, chunk, cu_q, cu_k, lists, list_block, arithmetic, target, as there. return_lse: (out, lse).
+    offset, window_left, window_right, chunk, cu_q, cu_k, lists, list_block, arithmetic, target, as there. return_lse:
+    (out, lse).
     """
     q, k, v = tensor(q, 'q'), tensor(k, 'k'), tensor(v, 'v')
     found = _attention_operator(q, k, v, *_operands('attention', dict(options, causal=causal), {**_SCORING, **_ENDS}))
@@ -218,7 +220,8 @@ def attend(cache: KVCache, q: torch.Tensor, *, causal: bool = True, return_lse: 
 
 def append(cache: KVCache, k: torch.Tensor, v: torch.Tensor, *, rope: Optional[Tuple[torch.Tensor, torch.Tensor]] = None,
            pairing: Pairing = 'half_split', first_dim: int = 0) -> None:
-    """cache.append(k, v) as an operator. rope: cos and sin, float32 tensors [positions, pairs], as KVCache.append() has them."""
+    """cache.append(k, v) as an operator. rope: cos and sin, float32 tensors [positions, pairs], as KVCache.append() has
+    them."""
     if rope is not None and (not isinstance(rope, (tuple, list)) or len(rope) != 2):
         raise TypeError(f'rope: a pair of tensors is wanted, (cos, sin), not {rope!r}')
     cos, sin = (None, None) if rope is None else (tensor(rope[0], 'rope'), tensor(rope[1], 'rope'))

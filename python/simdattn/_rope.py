@@ -95,7 +95,8 @@ def _table_options(options: Dict[str, Any]) -> Record:
 
 
 def rope_frequencies(pairs: int, **parameters: Unpack[TableOptions]) -> Tuple[NDArray, float]:
-    """The inverse frequencies, float64 [pairs], and the number that multiplies cos and sin. parameters: as in rope_table()."""
+    """The inverse frequencies, float64 [pairs], and the number that multiplies cos and sin. parameters: as in
+    rope_table()."""
     options = _own_names(parameters)
     record = _table_options(options)
     frequencies = np.empty(max(integer(pairs, 'pairs'), 0))
@@ -109,14 +110,16 @@ def rope_table(positions: Union[int, Integers], dim: int, *, first: int = 0, out
                **parameters: Unpack[TableOptions]) -> RopeTable:
     """cos and sin of every position and pair, within 0.51 ulp, float32 [positions, dim / 2].
 
-    positions: how many, from `first` on; or the positions themselves, int32 or int64 [n], or [axes, n] with mrope_section; lists too.
+    positions: how many, from `first` on; or the positions themselves, int32 or int64 [n], or [axes, n] with
+        mrope_section; lists too.
     dim: rotated dimensions, two for each pair.
-    parameters: the names of model configuration files, so that rope_table(n, dim, **config.rope_parameters) will do, with older ones
-    rope_table(n, dim, rope_theta=config.rope_theta, **config.rope_scaling), where rope_type may be `type`: rope_theta (10000),
-    rope_type ('default', 'linear', 'proportional', 'dynamic', 'yarn', 'llama3', 'longrope'), factor,
-    original_max_position_embeddings, max_position_embeddings, seq_len, attention_factor, beta_fast, beta_slow, mscale,
-    mscale_all_dim, truncate, low_freq_factor, high_freq_factor, short_factor, long_factor, freq_factors, inv_freq,
-    partial_rotary_factor, mrope_section, mrope_layout ('contiguous', 'interleaved', 'axial'), f32_angles.
+    parameters: the names of model configuration files, so that rope_table(n, dim, **config.rope_parameters) will do,
+        with older ones rope_table(n, dim, rope_theta=config.rope_theta, **config.rope_scaling), where rope_type may be
+        `type`: rope_theta (10000), rope_type ('default', 'linear', 'proportional', 'dynamic', 'yarn', 'llama3',
+        'longrope'), factor, original_max_position_embeddings, max_position_embeddings, seq_len, attention_factor,
+        beta_fast, beta_slow, mscale, mscale_all_dim, truncate, low_freq_factor, high_freq_factor, short_factor,
+        long_factor, freq_factors, inv_freq, partial_rotary_factor, mrope_section, mrope_layout ('contiguous',
+        'interleaved', 'axial'), f32_angles.
     """
     pairs, odd = divmod(integer(dim, 'dim'), 2)
     if odd or pairs < 0:

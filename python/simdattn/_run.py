@@ -1,7 +1,8 @@
 """Runs calls of the library: by the extension module where this Python can load it, else by ctypes.
 
-The extension remembers calls: replay() makes one whose arguments came before in a few microseconds, without the checks and structs of
-the long way, which are the same for equal shapes, strides, types and options. The library checks each call in both ways.
+The extension remembers calls: replay() makes one whose arguments came before in a few microseconds, without the checks
+and structs of the long way, which are the same for equal shapes, strides, types and options. The library checks each
+call in both ways.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Function(IntEnum):
     APPEND = 3
 
 
-# ---- The structs of a call, one behind the other --------------------------------------------------------------------------
+# ---- The structs of a call, one behind the other ---------------------------------------------------------------------
 
 
 class RopeCall(ctypes.Structure):
@@ -74,7 +75,8 @@ def _parts(record: Record) -> Tuple[int, ...]:
 
 
 def threads_of_process() -> int:
-    """What takes part in a large call where no framework says how many: SIMDATTN_NUM_THREADS, or the CPUs of this process."""
+    """What takes part in a large call where no framework says how many: SIMDATTN_NUM_THREADS, or the CPUs of this
+    process."""
     named = os.environ.get('SIMDATTN_NUM_THREADS', '')
     if named.isdigit() and int(named):
         return min(int(named), 256)
@@ -82,7 +84,8 @@ def threads_of_process() -> int:
 
 
 def run(function: Function, record: Record, target: Any, threads: Optional[int] = None, tensor: bool = False) -> Outcome:
-    """The call on this thread, and attention that is large on several. `threads`: how many at most; `tensor`: else as many as PyTorch's."""
+    """The call on this thread, and attention that is large on several. `threads`: how many at most; `tensor`: else as
+    many as PyTorch's."""
     if _core is None:
         return _run_by_ctypes(function, record, target)
     code, detail = _core.run(function, record.memory, _parts(record), pointer_of(target), threads, tensor)
@@ -106,7 +109,7 @@ def _run_by_ctypes(function: Function, record: Record, target: Any) -> Outcome:
     return Outcome(status.code, status.detail)
 
 
-# ---- Calls that come again --------------------------------------------------------------------------------------------------
+# ---- Calls that come again -------------------------------------------------------------------------------------------
 
 Templates = Dict[bytes, Any]
 
@@ -115,8 +118,8 @@ def _never(templates: Templates, arguments: Tuple[Any, ...]) -> Any:
     return None
 
 
-# replay(templates, arguments): the result, or NotImplemented where there is none; False: these arguments are new; True: they came before, so
-# remember() them this time; None: the long way.
+# replay(templates, arguments): the result, or NotImplemented where there is none; False: these arguments are new; True:
+# they came before, so remember() them this time; None: the long way.
 replay: Callable[[Templates, Tuple[Any, ...]], Any] = _never if _core is None else _core.replay
 
 
@@ -138,8 +141,9 @@ def remember(templates: Templates, arguments: Tuple[Any, ...], function: Functio
              constants: Tuple[str, ...] = (), keep: Any = None) -> None:
     """Keeps the call for replay(), unless an address in its structs is not that of an argument, such as of a copy.
 
-    sources: for members that are addresses, the argument that they come from; -1, -2: what makes[0] or makes[1] makes. results: what is
-    returned, likewise. constants: beginnings of members that stay as they are, and what they point to is kept by `keep`.
+    sources: for members that are addresses, the argument that they come from; -1, -2: what makes[0] or makes[1] makes.
+        results: what is returned, likewise. constants: beginnings of members that stay as they are, and what they point
+        to is kept by `keep`.
     threads: which argument limits them. lengths, added: which argument holds numbers that rise, and by how much.
     """
     patches: List[int] = []
@@ -153,7 +157,7 @@ def remember(templates: Templates, arguments: Tuple[Any, ...], function: Functio
     _core.learn(templates, arguments, description if known else None)
 
 
-# ---- PyTorch ------------------------------------------------------------------------------------------------------------------
+# ---- PyTorch ---------------------------------------------------------------------------------------------------------
 
 
 def _is_forked() -> bool:
@@ -163,7 +167,8 @@ def _is_forked() -> bool:
 
 
 def _openmp_of_torch(torch: Any) -> int:
-    """The address of GOMP_parallel in the OpenMP that PyTorch is linked with, GNU's or LLVM's; 0: PyTorch has other threads."""
+    """The address of GOMP_parallel in the OpenMP that PyTorch is linked with, GNU's or LLVM's; 0: PyTorch has other
+    threads."""
     try:
         if _is_forked():  # its parent may have used PyTorch, whose OpenMP would wait here for threads of the parent
             return 0

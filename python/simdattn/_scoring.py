@@ -71,8 +71,8 @@ def put_sequences(record: Record, batch: int, cu_q: Optional[Any], cu_k: Optiona
 
 
 def put_scoring(record: Record, prefix: str, options: Dict[str, Any], shape: Tuple[int, ...], sequences: int) -> None:
-    """Fills the simdattn_scoring at `prefix` of a record; None: not given. Sizes of arrays are checked here: the library sees
-    addresses alone.
+    """Fills the simdattn_scoring at `prefix` of a record; None: not given. Sizes of arrays are checked here: the
+    library sees addresses alone.
 
     shape: of q (or of the scores).
     """

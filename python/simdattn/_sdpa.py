@@ -42,7 +42,8 @@ def _common(shapes: Sequence[Shape]) -> Shape:
 
 
 def leading_shapes(q: Shape, k: Shape, v: Shape, enable_gqa: bool) -> Tuple[Shape, Shape]:
-    """What stands before the last two dimensions of the result, and of key and value after broadcasting. Error for other shapes."""
+    """What stands before the last two dimensions of the result, and of key and value after broadcasting. Error for
+    other shapes."""
     for shape, argument in ((q, 'query'), (k, 'key'), (v, 'value')):
         if len(shape) < 2:
             raise Error(Code.SHAPE, f'{argument}: has {len(shape)} dimensions; at least 2 are wanted')
@@ -89,14 +90,16 @@ def scaled_dot_product_attention(query: A, key: AnyArray, value: AnyArray, attn_
     """As torch.nn.functional.scaled_dot_product_attention, for inference on the CPU.
 
     query: [..., L, E], key: [..., S, E], value: [..., S, Ev]; leading dimensions broadcast; the last of them are heads.
-    attn_mask: bool (true attends) or a float type (added), broadcast to [..., L, S], or a torch.nn.attention.bias.CausalBias.
+    attn_mask: bool (true attends) or a float type (added), broadcast to [..., L, S], or a
+        torch.nn.attention.bias.CausalBias.
     dropout_p: must be 0. is_causal: row i sees keys 0 .. i (the corner at the top left), without attn_mask.
-    scale: default 1/sqrt(E). enable_gqa: key and value have fewer heads; query head h reads head h // (heads / kv_heads).
+    scale: default 1/sqrt(E). enable_gqa: key and value have fewer heads; query head h reads head h // (heads /
+        kv_heads).
     return_lse: (out, lse), lse float32 [..., L], the natural log-sum-exp, which attention_merge() takes.
     out: [..., L, Ev], as query unless given. arithmetic, target, threads, pool: as in attention().
 
-    E and Ev may be 0: without dimensions every score is 0. Where PyTorch gives NaN for a row that sees no key (before 2.5), this
-    gives zeros.
+    E and Ev may be 0: without dimensions every score is 0. Where PyTorch gives NaN for a row that sees no key (before
+    2.5), this gives zeros.
     """
     arguments = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, out, target, threads, return_lse,
                  word_of(arithmetic))

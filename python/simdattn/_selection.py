@@ -34,10 +34,12 @@ def index_scores(q: A, k: Union[AnyArray, Store], weights: Optional[AnyArray] = 
                  target: TargetName = None) -> A:
     """How much each row wants each key, or block of block_size keys: float32 [batch, 1, rows, candidates].
 
-    q: [batch, heads, rows, dim]; k: [batch, 1, tokens, dim], or a KVCache's keys; weights: float32 [batch, rows, heads].
-    combine: 'sum' of weight times score over the heads, 'max', or 'each': [batch, heads, rows, candidates]. relu: max(score, 0) first.
-    keys_per_row: keys that a row of k stands for. keys, kv_length [batch]: lengths. causal, offset, offsets: as in attention().
-    A candidate that a row does not see has -inf.
+    q: [batch, heads, rows, dim]; k: [batch, 1, tokens, dim], or a KVCache's keys; weights: float32 [batch, rows,
+        heads].
+    combine: 'sum' of weight times score over the heads, 'max', or 'each': [batch, heads, rows, candidates]. relu:
+        max(score, 0) first.
+    keys_per_row: keys that a row of k stands for. keys, kv_length [batch]: lengths. causal, offset, offsets: as in
+        attention(). A candidate that a row does not see has -inf.
     """
     rows = operand(q, 'q')
     if len(rows.shape) != 4:
@@ -79,9 +81,10 @@ def top_k(scores: AnyArray, k: int, *, out: Optional[AnyArray] = None, block_siz
           offsets: Optional[Integers] = None, target: TargetName = None) -> NDArray:
     """The places of the k largest scores of each row, int32 [batch, heads, rows, k], ascending, then -1.
 
-    scores: float32 [batch, heads, rows, candidates]. Equal scores: the lowest place first; -inf and NaN are never taken.
-    local_blocks: the block of the row's own position and those before it are taken first. tail: the block of the position is taken
-    besides, unless it ends there; lists are then k + 1 long.
+    scores: float32 [batch, heads, rows, candidates]. Equal scores: the lowest place first; -inf and NaN are never
+        taken.
+    local_blocks: the block of the row's own position and those before it are taken first. tail: the block of the
+        position is taken besides, unless it ends there; lists are then k + 1 long.
     """
     x = operand(scores, 'scores')
     if len(x.shape) != 4:

@@ -33,7 +33,8 @@ def softmax(x: Array, *, out: Optional[Array] = None, lse: Optional[Array] = Non
             target: TargetName = None, **scoring: Any) -> Any:
     """exp(x - max) / sum(exp(x - max)) along the last dimension.
 
-    x: float32, up to 4 dimensions; with scoring options [batch, heads, rows, tokens] (leading dimensions of 1 may be left out).
+    x: float32, up to 4 dimensions; with scoring options [batch, heads, rows, tokens] (leading dimensions of 1 may be
+        left out).
     out: as x; may be x itself. lse: x's shape without the last dimension; return_lse: returned, (out, lse).
     scoring: what attention() explains, applied to the scores first (scale: default 1); masked entries are 0.
     A row that sees nothing, or -inf alone, is zeros, and its lse -inf.

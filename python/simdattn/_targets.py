@@ -15,9 +15,9 @@ from ._library import Error, check, enumerator, initial, library, path
 class Target(NamedTuple):
     """An implementation for one instruction set, such as "highway/avx2".
 
-    name: what `target=` takes and SIMDATTN_TARGET; runnable: this CPU and operating system can execute it; missing: what they lack
-    ('' if nothing); exact: it returns the bits of the definition; native: arithmetics that it has instructions for (the others are
-    emulated, with the same bits).
+    name: what `target=` takes and SIMDATTN_TARGET; runnable: this CPU and operating system can execute it; missing:
+        what they lack ('' if nothing); exact: it returns the bits of the definition; native: arithmetics that it has
+        instructions for (the others are emulated, with the same bits).
     """
 
     name: str
@@ -56,9 +56,10 @@ def word_of(arithmetic: Any) -> Any:
 
 
 def request_amx() -> None:
-    """Asks the operating system to let this process use AMX, which then is the default target. No result changes a bit, but that
-    arithmetic='auto' of bfloat16 becomes 'bf16'. Threads and forked processes have the permission too; it is not given back. Error where
-    there is no AMX. simdattn.torch, simdattn.transformers and simdattn.flash_attn ask when they are imported.
+    """Asks the operating system to let this process use AMX, which then is the default target. No result changes a bit,
+    but that arithmetic='auto' of bfloat16 becomes 'bf16'. Threads and forked processes have the permission too; it is
+    not given back. Error where there is no AMX. simdattn.torch, simdattn.transformers and simdattn.flash_attn ask when
+    they are imported.
     """
     global _auto
     check(library.simdattn_request_amx())
@@ -126,8 +127,8 @@ class Execution(threading.local):
 
     def grow(self, size: int) -> None:
         if size > self.struct.workspace_bytes:
-            # Kept by the struct, which a running call holds: a daemon thread may be in one when the interpreter exits, and
-            # this object goes then.
+            # Kept by the struct, which a running call holds: a daemon thread may be in one when the interpreter exits,
+            # and this object goes then.
             self.struct.memory = ctypes.create_string_buffer(size)
             self.struct.workspace = ctypes.addressof(self.struct.memory)
             self.struct.workspace_bytes = size

@@ -35,7 +35,8 @@ def _overrides(kind: type) -> Tuple[bool, bool]:
 
 
 def _refuse_meaning(x: Any, argument: str) -> None:
-    """Subclasses whose numbers are not their memory alone: masks without memory, fake, nested and distributed tensors."""
+    """Subclasses whose numbers are not their memory alone: masks without memory, fake, nested and distributed
+    tensors."""
     function, dispatch = _overrides(type(x))
     # Where PyTorch has switched __torch_function__ off, the class itself has asked for the memory.
     if dispatch or is_causal_bias(x) or function and sys.modules['torch']._C._is_torch_function_enabled():
@@ -66,7 +67,8 @@ def _proxies_record() -> bool:
 
 
 def is_plain() -> Callable[[], bool]:
-    """A function that says whether PyTorch neither records, transforms nor differentiates forward what this thread calls."""
+    """A function that says whether PyTorch neither records, transforms nor differentiates forward what this thread
+    calls."""
     torch = sys.modules['torch']
     internals = torch._C
     tracing = internals._get_tracing_state
@@ -90,7 +92,8 @@ class Memory(NamedTuple):
 
 
 def memory_of(x: Any, argument: str) -> Memory:
-    """As its __dlpack__, in a tenth of the time, and with bool in old versions too. Error for what is no plain memory."""
+    """As its __dlpack__, in a tenth of the time, and with bool in old versions too. Error for what is no plain
+    memory."""
     torch = sys.modules['torch']
     if type(x) is not torch.Tensor:
         _refuse_meaning(x, argument)
@@ -116,13 +119,14 @@ def _raise_version() -> Callable[[Any], Any]:
 
 
 def mark_written(arrays: Iterable[Any]) -> None:
-    """Tells autograd that these were written, as PyTorch's own functions do: a backward that needs what they held is refused."""
+    """Tells autograd that these were written, as PyTorch's own functions do: a backward that needs what they held is
+    refused."""
     for x in arrays:
         if is_torch(x) and not x.is_inference():
             _raise_version()(x)
 
 
-# ---- torch.nn.attention.bias.CausalBias (PyTorch 2.3 and later) ----------------------------------------------------------
+# ---- torch.nn.attention.bias.CausalBias (PyTorch 2.3 and later) ------------------------------------------------------
 
 
 def is_causal_bias(x: Any) -> bool:

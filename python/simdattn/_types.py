@@ -1,4 +1,5 @@
-"""Types of arguments, for checkers of types: a keyword that is no option, and a word where an array is wanted, do not pass."""
+"""Types of arguments, for checkers of types: a keyword that is no option, and a word where an array is wanted, do not
+pass."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ def weighted_values(p: A, v: AnyArray, *, out: Optional[AnyArray] = None, dtype:
                     arithmetic: ArithmeticName = 'f32', target: TargetName = None) -> A:
     """p v: [batch, heads, rows, dim], a new array of type dtype, default that of v, unless `out` is given.
 
-    p: float32 [batch, heads, rows, tokens]; v: [batch, kv_heads, tokens, dim], float32, bfloat16 or float16. A key whose
-    weight is exactly 0 has no influence, whatever its value holds. arithmetic: as in attention().
+    p: float32 [batch, heads, rows, tokens]; v: [batch, kv_heads, tokens, dim], float32, bfloat16 or float16. A key
+        whose weight is exactly 0 has no influence, whatever its value holds. arithmetic: as in attention().
     """
     weights = _of_rank(p, 4, 'p', '[batch, heads, rows, tokens]')
     values = _of_rank(v, 4, 'v', '[batch, kv_heads, tokens, dim]')
@@ -120,7 +120,8 @@ def attention_merge(parts: Any, part_lse: Any, *, sinks: Optional[Numbers] = Non
     parts: [parts, batch, heads, rows, dim], or a list of [batch, heads, rows, dim], which is copied into one array
     part_lse: float32 [parts, batch, heads, rows], or a list likewise; a part of -inf counts for nothing
     sinks: [heads], one logit more in the denominator; attention() is then called without them
-    out: [batch, heads, rows, dim]; a new array of the parts' kind and type unless given; lse: float32 [batch, heads, rows];
+    out: [batch, heads, rows, dim]; a new array of the parts' kind and type unless given; lse: float32 [batch, heads,
+        rows];
         return_lse: returned, (out, lse)
     """
     parts, part_lse = _stacked(parts, 'parts'), _stacked(part_lse, 'part_lse')

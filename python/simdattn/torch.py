@@ -1,4 +1,5 @@
-"""PyTorch: scaled_dot_product_attention for inference on the CPU, and operators that torch.compile(fullgraph=True) sees.
+"""PyTorch: scaled_dot_product_attention for inference on the CPU, and operators that torch.compile(fullgraph=True)
+sees.
 
     import simdattn.torch
     out = simdattn.torch.sdpa(q, k, v, is_causal=True)
@@ -44,7 +45,7 @@ from ._types import ArithmeticName, TargetName
 prepare_torch()
 ask_for_amx()  # PyTorch does so too, before its first product of bfloat16
 
-# ---- The operator --------------------------------------------------------------------------------------------------------
+# ---- The operator ----------------------------------------------------------------------------------------------------
 # What torch.jit.trace, torch.compile, torch.export and torch.func see in the place of ctypes.
 
 _ARGUMENTS = ('(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, int? offset, float? scale, bool enable_gqa, '
@@ -86,7 +87,8 @@ def _shapes_with_lse(query: torch.Tensor, *rest: Any) -> Tuple[torch.Tensor, tor
 
 def _no_derivative(operator: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                    attn_mask: Optional[torch.Tensor], *rest: Any) -> Any:
-    """Where the operator is called itself, by transformations of torch.func too, a derivative would be lost in silence."""
+    """Where the operator is called itself, by transformations of torch.func too, a derivative would be lost in
+    silence."""
     for x, argument in ((query, 'query'), (key, 'key'), (value, 'value'), (attn_mask, 'attn_mask')):
         if x is not None:
             refuse_gradient(x, argument)
@@ -101,7 +103,7 @@ for _name, _kernel, _shapes in (('sdpa', _on_cpu, _shapes_alone), ('sdpa_with_ls
         _library.impl(_name, functools.partial(_no_derivative, getattr(torch.ops.simdattn, _name)), 'Autograd')
 
 
-# ---- The function --------------------------------------------------------------------------------------------------------
+# ---- The function ----------------------------------------------------------------------------------------------------
 
 
 if hasattr(torch, 'get_autocast_dtype'):  # 2.4 and later
@@ -192,22 +194,25 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask:
          pool: Optional[Executor] = None) -> Any:
     """torch.nn.functional.scaled_dot_product_attention for inference on the CPU.
 
-    query: [..., L, E], key: [..., S, E], value: [..., S, Ev]; attn_mask: bool or float, broadcast to [..., L, S], or a CausalBias
-    of torch.nn.attention.bias; result: [..., L, Ev]. return_lse: (result, lse), lse float32 [..., L], the log-sum-exp.
-    Error, and no silent way around, for tensors that need gradients (where gradients are on), for dropout, and for other devices
-    and types than float32, bfloat16 and float16. threads: as many share a large call, at most; default: torch.get_num_threads().
-    pool: threads that share the work instead. arithmetic: as in attention(), but what is fastest here by default: bfloat16 is multiplied as
-    such where the CPU is faster then.
-    Other subclasses of Tensor are asked by their __torch_function__. torch.autocast is followed. torch.jit.trace, torch.compile,
-    torch.export and torch.func.vmap see one operator, torch.ops.simdattn.sdpa; with `pool` or `threads` they see none, and are refused.
+    query: [..., L, E], key: [..., S, E], value: [..., S, Ev]; attn_mask: bool or float, broadcast to [..., L, S], or a
+        CausalBias of torch.nn.attention.bias; result: [..., L, Ev]. return_lse: (result, lse), lse float32 [..., L],
+        the log-sum-exp. Error, and no silent way around, for tensors that need gradients (where gradients are on), for
+        dropout, and for other devices and types than float32, bfloat16 and float16. threads: as many share a large
+        call, at most; default: torch.get_num_threads().
+    pool: threads that share the work instead. arithmetic: as in attention(), but what is fastest here by default:
+        bfloat16 is multiplied as such where the CPU is faster then.
+    Other subclasses of Tensor are asked by their __torch_function__. torch.autocast is followed. torch.jit.trace,
+    torch.compile, torch.export and torch.func.vmap see one operator, torch.ops.simdattn.sdpa; with `pool` or `threads`
+    they see none, and are refused.
     """
     return _sdpa(sdpa, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, target, threads, pool, arithmetic,
                  return_lse)
 
 
-# ---- In the place of PyTorch's -------------------------------------------------------------------------------------------
+# ---- In the place of PyTorch's ---------------------------------------------------------------------------------------
 
-# What modules call that do not ask torch.nn.functional: the fast path of MultiheadAttention and TransformerEncoderLayer.
+# What modules call that do not ask torch.nn.functional: the fast path of MultiheadAttention and
+# TransformerEncoderLayer.
 _FAST_PATHS = ('_native_multi_head_attention', '_transformer_encoder_layer_fwd')
 
 
@@ -261,7 +266,8 @@ class _Replaced:
                 self.restore.pop()()
 
     def options(self) -> Optional[Tuple[Any, Any, Any, Any]]:
-        """Target, threads, pool and arithmetic of the newest block; None: all have ended, and who wrapped the function calls it still."""
+        """Target, threads, pool and arithmetic of the newest block; None: all have ended, and who wrapped the function
+        calls it still."""
         blocks = list(self.blocks)
         return (blocks[-1].target, blocks[-1].threads, blocks[-1].pool, blocks[-1].arithmetic) if blocks else None
 
@@ -301,8 +307,8 @@ def _replace_all(replaced: _Replaced) -> None:
 
 
 def _bias_that_knows(theirs: Any, ours: Callable[..., Any]) -> Any:
-    """CausalBias knows the function by what torch.nn.functional holds, and has no memory. Where PyTorch's own was imported by name,
-    it would be read as a mask of garbage: there too, the call is ours."""
+    """CausalBias knows the function by what torch.nn.functional holds, and has no memory. Where PyTorch's own was
+    imported by name, it would be read as a mask of garbage: there too, the call is ours."""
     usual = biases.CausalBias.__torch_function__.__func__
 
     def asked(cls: type, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
@@ -316,13 +322,13 @@ def _bias_that_knows(theirs: Any, ours: Callable[..., Any]) -> Any:
 class replace_sdpa(contextlib.ContextDecorator):
     """Puts sdpa in the place of torch.nn.functional.scaled_dot_product_attention for the time of a `with` block.
 
-    It reaches calls of torch.nn.functional.scaled_dot_product_attention, in all threads. Blocks may overlap: PyTorch's function
-    comes back when the last of them ends, and the options of the one that began last count. It does not reach code that took the
-    function with `from torch.nn.functional import ...` nor the fast path of MultiheadAttention and TransformerEncoderLayer: a
-    warning says so.
+    It reaches calls of torch.nn.functional.scaled_dot_product_attention, in all threads. Blocks may overlap: PyTorch's
+    function comes back when the last of them ends, and the options of the one that began last count. It does not reach
+    code that took the function with `from torch.nn.functional import ...` nor the fast path of MultiheadAttention and
+    TransformerEncoderLayer: a warning says so.
 
-    PyTorch 1.13 has _scaled_dot_product_attention instead, which nn.MultiheadAttention calls; it returns weights too, which are not
-    computed here: need_weights must be False.
+    PyTorch 1.13 has _scaled_dot_product_attention instead, which nn.MultiheadAttention calls; it returns weights too,
+    which are not computed here: need_weights must be False.
     """
 
     def __init__(self, *, target: TargetName = None, threads: Optional[int] = None, pool: Optional[Executor] = None,

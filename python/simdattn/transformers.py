@@ -36,11 +36,11 @@ ask_for_amx()  # PyTorch does so too, before its first product of bfloat16
 _arithmetic: ArithmeticName = 'auto'  # of register()
 
 
-# ---- The attention ---------------------------------------------------------------------------------------------------------
+# ---- The attention ---------------------------------------------------------------------------------------------------
 
 
-# Keywords that models hand to every attention function, and that change nothing of it: for the rest of the model, or in the mask
-# already. `sliding_window` is in the mask, as of sdpa.
+# Keywords that models hand to every attention function, and that change nothing of it: for the rest of the model, or in
+# the mask already. `sliding_window` is in the mask, as of sdpa.
 _UNREAD = frozenset((
     'cache_position', 'deterministic', 'inputs_embeds', 'logits_to_keep', 'max_length_k', 'max_length_q', 'mm_token_type_ids',
     'num_items_in_batch', 'output_attentions', 'output_hidden_states', 'output_router_logits', 'position_embeddings', 'position_ids',
@@ -57,7 +57,8 @@ def _refuse_unknown(given: Dict[str, Any]) -> None:
 
 
 def _lists(module: torch.nn.Module, indices: Optional[torch.Tensor], block_indices: Optional[torch.Tensor]) -> Dict[str, Any]:
-    """The keys that each row selects, [batch, rows, n], or blocks of them, as attention() takes them; in ascending order, as they lie."""
+    """The keys that each row selects, [batch, rows, n], or blocks of them, as attention() takes them; in ascending
+    order, as they lie."""
     chosen = indices if block_indices is None else block_indices
     if chosen is None:
         return {}
@@ -119,7 +120,8 @@ def _attend_stores(query: torch.Tensor, key: Any, value: Any, mask: Optional[tor
 
 
 def _mask(*sizes: Any, config: Any = None, **options: Any) -> Optional[torch.Tensor]:
-    """That of sdpa: none where causality is all, else true and false for every row and key. What a mask hides costs nothing.
+    """That of sdpa: none where causality is all, else true and false for every row and key. What a mask hides costs
+    nothing.
 
     An indexer of keys adds it to its scores, so that there it has to hold numbers.
     """
@@ -155,15 +157,17 @@ def _checked(usual: Any) -> Any:
 
 
 def register(*, arithmetic: ArithmeticName = 'auto') -> None:
-    """Makes attn_implementation='simdattn' known: in from_pretrained(), from_config() and model.set_attn_implementation().
+    """Makes attn_implementation='simdattn' known: in from_pretrained(), from_config() and
+    model.set_attn_implementation().
 
-    Masks, left padding, sliding windows, softcap, sinks, grouped heads, static and dynamic caches, beams and chunked prefill are followed.
-    Keys that a model selects (DeepSeek V3.2, MiniMax M3) are attention()'s `lists`. torch.compile, torch.export and torch.jit.trace see
-    operators. ValueError for models that do not ask the interface (`_supports_attention_backend`), and for those that Transformers
-    refuses `sdpa` for and that name no other. Error for a keyword of a model's attention that is not known here.
+    Masks, left padding, sliding windows, softcap, sinks, grouped heads, static and dynamic caches, beams and chunked
+    prefill are followed. Keys that a model selects (DeepSeek V3.2, MiniMax M3) are attention()'s `lists`.
+    torch.compile, torch.export and torch.jit.trace see operators. ValueError for models that do not ask the interface
+    (`_supports_attention_backend`), and for those that Transformers refuses `sdpa` for and that name no other. Error
+    for a keyword of a model's attention that is not known here.
 
-    arithmetic: what multiplies, as in simdattn.attention(): by default what is fastest here for the model's type; 'f32' has the same
-    bits on every CPU. Called again, it takes this one.
+    arithmetic: what multiplies, as in simdattn.attention(): by default what is fastest here for the model's type; 'f32'
+        has the same bits on every CPU. Called again, it takes this one.
     """
     global _arithmetic
     if int(transformers.__version__.split('.')[0]) < 5:
@@ -179,7 +183,7 @@ def register(*, arithmetic: ArithmeticName = 'auto') -> None:
             setattr(PreTrainedModel, name, checked)
 
 
-# ---- Layers with a state -----------------------------------------------------------------------------------------------------
+# ---- Layers with a state ---------------------------------------------------------------------------------------------
 
 
 def _normed(x: torch.Tensor) -> torch.Tensor:
@@ -190,7 +194,8 @@ def _gated_delta_rule(query: torch.Tensor, key: torch.Tensor, value: torch.Tenso
                       initial_state: Optional[torch.Tensor] = None, output_final_state: bool = False,
                       use_qk_l2norm_in_kernel: bool = False, cu_seqlens: Optional[torch.Tensor] = None,
                       **unread: Any) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
-    """query, key, value: [batch, tokens, heads, dim]; g, the logarithms of the decay, and beta: [batch, tokens, heads]."""
+    """query, key, value: [batch, tokens, heads, dim]; g, the logarithms of the decay, and beta: [batch, tokens,
+    heads]."""
     if use_qk_l2norm_in_kernel:
         query, key = _normed(query), _normed(key)
     sequences = query.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1
@@ -228,8 +233,8 @@ _STATEFUL = {'chunk_gated_delta_rule': _gated_delta_rule, 'recurrent_gated_delta
 
 
 def linear_layers(model: torch.nn.Module) -> int:
-    """Lets linear_attention() and causal_conv() make the gated delta nets of a hybrid model (Qwen3-Next, Qwen3.5, OLMo hybrid); how many
-    layers there were. 0: the model has none that are known here, and is as it was.
+    """Lets linear_attention() and causal_conv() make the gated delta nets of a hybrid model (Qwen3-Next, Qwen3.5, OLMo
+    hybrid); how many layers there were. 0: the model has none that are known here, and is as it was.
     """
     found = [m for m in model.modules() if hasattr(m, 'chunk_gated_delta_rule') and hasattr(m, 'recurrent_gated_delta_rule')]
     for module in found:
@@ -239,12 +244,12 @@ def linear_layers(model: torch.nn.Module) -> int:
     return len(found)
 
 
-# ---- The cache -------------------------------------------------------------------------------------------------------------
+# ---- The cache -------------------------------------------------------------------------------------------------------
 
 
 class _States:
-    """Keys or values of a layer, where others have a tensor. The attention takes the store; a model that changes them after its cache,
-    as Doge and JetMoE do, gets a tensor of them, which costs a copy of all tokens at each step.
+    """Keys or values of a layer, where others have a tensor. The attention takes the store; a model that changes them
+    after its cache, as Doge and JetMoE do, gets a tensor of them, which costs a copy of all tokens at each step.
     """
 
     def __init__(self, cache: KVCache, which: int, dtype: torch.dtype, arithmetic: Optional[ArithmeticName] = None) -> None:
@@ -402,10 +407,11 @@ def _layer_like(layer: Any, *options: Any) -> Any:
 class Cache(transformers.Cache):  # type: ignore[misc]
     """Keys and values of all layers, for generate(past_key_values=...) of models with attn_implementation='simdattn'.
 
-    dtype: how they are stored: 'q8_0', 'bf16', ... (KVCache has all); default: the type of the model. capacity: tokens that there
-    is room for at first; it doubles when they are used. The size of a head must be one that the type takes. config: of the model:
-    layers with a sliding window then keep the window alone, and layers with a state or an indexer have Transformers' own caches.
-    Models with a cache of their own, such as MiniMax, refuse others. arithmetic: as in register(), whose own it takes by default.
+    dtype: how they are stored: 'q8_0', 'bf16', ... (KVCache has all); default: the type of the model. capacity: tokens
+        that there is room for at first; it doubles when they are used. The size of a head must be one that the type
+        takes. config: of the model: layers with a sliding window then keep the window alone, and layers with a state or
+        an indexer have Transformers' own caches. Models with a cache of their own, such as MiniMax, refuse others.
+        arithmetic: as in register(), whose own it takes by default.
     """
 
     def __init__(self, *, dtype: Any = None, capacity: int = 256, config: Any = None,

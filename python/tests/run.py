@@ -12,6 +12,7 @@ if missing:
 sys.dont_write_bytecode = True
 import pytest  # noqa: E402
 
-# A file that skips itself as a whole, because a version is too old for it, leaves pytest without a test; -rs prints why.
+# A file that skips itself as a whole, because a version is too old for it, leaves pytest without a test; -rs prints
+# why.
 status = pytest.main(['-q', '-rs', '-p', 'no:cacheprovider', file])
 sys.exit(77 if status == pytest.ExitCode.NO_TESTS_COLLECTED else status)

@@ -8,7 +8,8 @@ import simdattn
 from simdattn._abi import Code, KvLayout, KvType
 
 LAYOUTS = [layout.name.lower() for layout in KvLayout]
-# What a number of size 4 loses by being stored: half a unit in the last place; of 4-bit integers half of a 16th of the largest.
+# What a number of size 4 loses by being stored: half a unit in the last place; of 4-bit integers half of a 16th of the
+# largest.
 LOSS = {'f32': 0, 'bf16': 2**-7, 'f16': 2**-10, 'int8': 2**-6, 'fp8e4m3': 2**-3, 'fp8e5m2': 2**-2, 'q8_0': 2**-6, 'q4_0': 2**-2}
 # Read, and never written: caches that others made.
 READ_ONLY = {'q4_1', 'q5_0', 'q5_1', 'iq4_nl', 'iq4nl'}

@@ -9,7 +9,8 @@ from onnx.backend.test.case.node import collect_testcases  # noqa: E402
 
 CASES = {case.name: case for case in collect_testcases('Attention') if '_expanded' not in case.name}
 INPUTS = ('q', 'k', 'v', 'attn_mask', 'past_key', 'past_value', 'nonpad_kv_seqlen')
-# The result of float16 is float16's numbers below 1 on both sides, the scores of up to 16 are rounded to it on ONNX's alone.
+# The result of float16 is float16's numbers below 1 on both sides, the scores of up to 16 are rounded to it on ONNX's
+# alone.
 TOLERANCE = {np.dtype(np.float32): 2e-6, np.dtype(np.float16): 2.0**-7}
 
 

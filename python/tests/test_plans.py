@@ -80,7 +80,8 @@ assert not wrong, (wrong, n)
 
 
 def test_what_is_bound_runs(random):
-    """Each option is there when a plan is made, or comes with bind, or goes: what is bound runs, or is refused by name."""
+    """Each option is there when a plan is made, or comes with bind, or goes: what is bound runs, or is refused by
+    name."""
     q, k, v = floats(random, keys=300)
     batch, heads, rows, keys = *q.shape[:3], k.shape[2]
     options = dict(

@@ -1,4 +1,5 @@
-"""A call whose arguments came before takes the short way, and gives what the long way gives; everything else takes the long one."""
+"""A call whose arguments came before takes the short way, and gives what the long way gives; everything else takes the
+long one."""
 import itertools
 import os
 import subprocess

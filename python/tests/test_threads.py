@@ -1,4 +1,5 @@
-"""Large calls on several threads give the bits of one; small calls stay on theirs; signals, forks and busy teams stop nothing."""
+"""Large calls on several threads give the bits of one; small calls stay on theirs; signals, forks and busy teams stop
+nothing."""
 import os
 import signal
 import subprocess

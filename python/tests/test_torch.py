@@ -1,4 +1,5 @@
-"""simdattn.torch in the place of PyTorch's own function: the same numbers, and the same tokens from a small transformer."""
+"""simdattn.torch in the place of PyTorch's own function: the same numbers, and the same tokens from a small
+transformer."""
 import math
 
 import numpy as np
@@ -106,7 +107,7 @@ def test_what_is_not_inference_is_refused():
     assert torch.equal(simdattn.torch.sdpa(torch._neg_view(q), k, v), simdattn.torch.sdpa(-q, k, v))
 
 
-# ---- A small transformer, as people write one ---------------------------------------------------------------------------
+# ---- A small transformer, as people write one ------------------------------------------------------------------------
 
 
 class Block(torch.nn.Module):

@@ -1,5 +1,5 @@
-"""AMX of the library and of PyTorch's oneDNN in one process. oneDNN configures the tiles of a thread and remembers that it did: a call
-that left them otherwise would end the process by SIGILL, or change its products.
+"""AMX of the library and of PyTorch's oneDNN in one process. oneDNN configures the tiles of a thread and remembers that
+it did: a call that left them otherwise would end the process by SIGILL, or change its products.
 """
 import subprocess
 import sys

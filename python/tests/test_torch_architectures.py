@@ -1,4 +1,5 @@
-"""Every architecture of the installed Transformers that a small random model can be made of: the logits of 'eager', or a refusal."""
+"""Every architecture of the installed Transformers that a small random model can be made of: the logits of 'eager', or
+a refusal."""
 import importlib
 import inspect
 import os

@@ -1,4 +1,5 @@
-"""What traces, compiles and transforms programs sees one operator, and what it makes of it gives the bits of the call."""
+"""What traces, compiles and transforms programs sees one operator, and what it makes of it gives the bits of the
+call."""
 import shutil
 import warnings
 from pathlib import Path

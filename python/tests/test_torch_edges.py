@@ -23,7 +23,7 @@ except ImportError:
 causal_bias = pytest.mark.skipif(biases is None, reason='torch.nn.attention.bias: PyTorch 2.3 and later')
 
 
-# ---- Subclasses ----------------------------------------------------------------------------------------------------------
+# ---- Subclasses ------------------------------------------------------------------------------------------------------
 
 
 @causal_bias
@@ -86,7 +86,7 @@ def test_plain_subclasses_are_their_memory():
         assert torch.equal(simdattn.attention(torch.nn.Parameter(q), k, v), wanted)
 
 
-# ---- Autograd and autocast -----------------------------------------------------------------------------------------------
+# ---- Autograd and autocast -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('writes', [
@@ -124,7 +124,7 @@ def test_autocast(dtype):
     assert found.dtype == dtype and torch.equal(found, simdattn.torch.sdpa(*low))
 
 
-# ---- Arguments -----------------------------------------------------------------------------------------------------------
+# ---- Arguments -------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_no_tensor():
@@ -163,7 +163,7 @@ def test_tensors_without_numbers():
     refused(Code.SHAPE, 'enable_gqa', lambda: simdattn.torch.sdpa(q[:, :5], k, v, enable_gqa=True))
 
 
-# ---- What replace_sdpa does not reach --------------------------------------------------------------------------------------
+# ---- What replace_sdpa does not reach --------------------------------------------------------------------------------
 
 
 def test_functions_that_were_imported_by_name(monkeypatch):

@@ -112,7 +112,8 @@ def test_lengths_of_a_cache():
 
 @pytest.mark.parametrize('paging', [False, True])
 def test_a_cache_that_comes_again(paging):
-    """Later calls with the same memory are quick ones: they see its new tokens, other tables and lengths, and nothing lives longer."""
+    """Later calls with the same memory are quick ones: they see its new tokens, other tables and lengths, and nothing
+    lives longer."""
     keys, values = torch.randn(2, 8, 16, 2, DIM) if paging else torch.randn(2, 2, 64, 2, DIM)
     for turn in range(6):
         q, k, v = torch.randn(2, 1, HEADS, DIM), torch.randn(2, 1, 2, DIM), torch.randn(2, 1, 2, DIM)

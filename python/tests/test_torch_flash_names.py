@@ -1,4 +1,5 @@
-"""flash_attn by its names: modules that models import, sentences with the caller's words, ends of sequences with slopes of their own."""
+"""flash_attn by its names: modules that models import, sentences with the caller's words, ends of sequences with slopes
+of their own."""
 import subprocess
 import sys
 

@@ -1,4 +1,5 @@
-"""The shapes of flash-attn 2's own tests (tests/test_flash_attn.py) against the definition: some, drawn from all of them.
+"""The shapes of flash-attn 2's own tests (tests/test_flash_attn.py) against the definition: some, drawn from all of
+them.
 
 Every size, and more of them by SIMDATTN_TEST_EFFORT: with 1 ten times as many as with 0.1, the default, and the
 longest, of up to 131072 tokens.

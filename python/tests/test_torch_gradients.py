@@ -1,4 +1,5 @@
-"""What asks for a derivative, or records calls in the place of making them, is refused: its result would be silently wrong."""
+"""What asks for a derivative, or records calls in the place of making them, is refused: its result would be silently
+wrong."""
 import numpy as np
 import pytest
 import torch

@@ -131,7 +131,8 @@ FORMS = {
 @pytest.mark.parametrize('dtype, tolerance', [(torch.float32, 1e-5), (torch.bfloat16, 2**-6), (torch.float16, 2**-9)])
 @pytest.mark.parametrize('form', FORMS)
 def test_other_forms(form, dtype, tolerance):
-    """Of tensors whose rows are not contiguous too, beside PyTorch's own function, which says the same of numbers, shape and type."""
+    """Of tensors whose rows are not contiguous too, beside PyTorch's own function, which says the same of numbers,
+    shape and type."""
     *shapes, mask, options = FORMS[form]
     q, k, v = tensors(*shapes, dtype=dtype)
     lines = [x.transpose(-1, -2).contiguous().transpose(-1, -2) for x in (q, k, v)]
@@ -245,7 +246,8 @@ def test_other_forms_in_transformations(installed):
 @pytest.mark.parametrize('like', ['out', 'contiguous', 'expanded'])
 @pytest.mark.parametrize('layout', [(0, 1, 2, 3), (0, 2, 1, 3)])
 def test_sdpa_backward_with_gradient(dtype, like, layout):
-    """The derivatives are those that PyTorch's own kernel has for a gradient that is given, however that lies in memory."""
+    """The derivatives are those that PyTorch's own kernel has for a gradient that is given, however that lies in
+    memory."""
     x = tensors((2, 3, 49, 32), (2, 3, 49, 32), (2, 3, 49, 32), (2, 3, 49, 32), dtype=dtype)
     x = [t.permute(layout).contiguous().permute([layout.index(i) for i in range(4)]) for t in x]
     results = []

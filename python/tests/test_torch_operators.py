@@ -1,4 +1,5 @@
-"""attention, rope, attend and append as operators: what compiles and traces programs sees them, with the bits of the calls."""
+"""attention, rope, attend and append as operators: what compiles and traces programs sees them, with the bits of the
+calls."""
 import numpy as np
 import pytest
 import torch

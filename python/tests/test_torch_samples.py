@@ -12,7 +12,8 @@ try:
 except ImportError as e:
     pytest.skip(f'PyTorch is installed without what its samples need: {e}', allow_module_level=True)
 
-# Half a unit in the last place of numbers below 16, and f32's error of scores of up to 100, which the exponential multiplies.
+# Half a unit in the last place of numbers below 16, and f32's error of scores of up to 100, which the exponential
+# multiplies.
 TYPES = {torch.float32: 1e-4, torch.bfloat16: 1e-4 + 2.0**-5, torch.float16: 1e-4 + 2.0**-8}
 
 

@@ -59,7 +59,8 @@ def test_the_tokens_of_eager(name, monkeypatch):
             assert torch.equal(model.generate(**given, max_new_tokens=6, do_sample=False, past_key_values=cache), wanted), kind
 
 
-# Models that change keys behind their cache; a model that asks the interface without saying so; one whose layers keep more.
+# Models that change keys behind their cache; a model that asks the interface without saying so; one whose layers keep
+# more.
 @pytest.mark.parametrize('name', ['doge', 'jetmoe', 'bart', 'deepseek_v32'])
 def test_caches_of_other_models(name):
     more = dict(num_experts=4, num_local_experts=4, n_routed_experts=4, moe_intermediate_size=32, num_experts_per_tok=2)
@@ -174,7 +175,8 @@ def test_caches_that_grow_and_choose():
         refused(Code.RANGE, r'indices: is \[3\]; one or more of 0 .. 2', lambda: cache.select([3]))
 
 
-# What a model's indexer selects is handed to attention functions beside Transformers' own two, which get it in the mask.
+# What a model's indexer selects is handed to attention functions beside Transformers' own two, which get it in the
+# mask.
 MLA = dict(num_key_value_heads=4, kv_lora_rank=16, q_lora_rank=32, qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=16,
            index_head_dim=16, index_n_heads=2, index_topk=8, n_routed_experts=4, moe_intermediate_size=32, num_experts_per_tok=2, n_group=1,
            topk_group=1)
@@ -183,7 +185,8 @@ BLOCKS = dict(num_key_value_heads=2, head_dim=16, num_local_experts=4, num_exper
               dense_intermediate_size=96, shared_intermediate_size=32)
 
 
-# MiniMax's indexer scores padding as well, whose rows are zeros here and a mean with 'eager': there is nothing to compare.
+# MiniMax's indexer scores padding as well, whose rows are zeros here and a mean with 'eager': there is nothing to
+# compare.
 @pytest.mark.parametrize('name, more, padding', [('deepseek_v32', MLA, 0), ('deepseek_v32', MLA, 9), ('glm_moe_dsa', MLA, 0),
                                                  ('glm_moe_dsa', MLA, 9), ('minimax_m3_vl_text', BLOCKS, 0)])
 def test_selected_keys(name, more, padding):
@@ -199,7 +202,8 @@ def test_selected_keys(name, more, padding):
     assert (found['simdattn'] - found['eager']).abs().max() < 1e-5 * found['eager'].abs().max()
 
 
-# Their decoders say is_causal=False and rely on a mask that only 'eager' is given; Transformers refuses sdpa for them, too.
+# Their decoders say is_causal=False and rely on a mask that only 'eager' is given; Transformers refuses sdpa for them,
+# too.
 @pytest.mark.parametrize('name, more', [('nllb-moe', dict(num_experts=4)), ('pegasus_x', {}), ('bigbird_pegasus', {})])
 def test_models_of_eager_alone_are_refused(name, more):
     sizes = dict(vocab_size=300, d_model=64, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4,

@@ -1,4 +1,5 @@
-"""An argument of a type that makes no sense raises TypeError or Error, whichever function it is given to; never what Python says of None."""
+"""An argument of a type that makes no sense raises TypeError or Error, whichever function it is given to; never what
+Python says of None."""
 import numpy as np
 import pytest
 import torch

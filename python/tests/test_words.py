@@ -1,4 +1,5 @@
-"""Errors speak Python: its names and its numbers; wrong kinds of arguments are a TypeError; nothing of the caller's is lost in silence."""
+"""Errors speak Python: its names and its numbers; wrong kinds of arguments are a TypeError; nothing of the caller's is
+lost in silence."""
 import re
 import subprocess
 import sys
