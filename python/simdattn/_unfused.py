@@ -92,6 +92,9 @@ def _stacked(parts: Any, argument: str) -> Any:
         return parts
     if not parts:
         raise Error(Code.SHAPE, f'{argument}: is an empty list; there is nothing to join')
+    for x in parts:
+        if not hasattr(x, 'shape'):
+            raise TypeError(f'{argument}: arrays are wanted, not {type(x).__name__}')
     if len({tuple(x.shape) for x in parts}) > 1:
         raise Error(Code.SHAPE, f'{argument}: have shapes {[tuple(x.shape) for x in parts]}; one shape is wanted')
     if is_torch(parts[0]):
@@ -121,8 +124,7 @@ def attention_merge(parts: Any, part_lse: Any, *, sinks: Optional[Numbers] = Non
     part_lse: float32 [parts, batch, heads, rows], or a list likewise; a part of -inf counts for nothing
     sinks: [heads], one logit more in the denominator; attention() is then called without them
     out: [batch, heads, rows, dim]; a new array of the parts' kind and type unless given; lse: float32 [batch, heads,
-        rows];
-        return_lse: returned, (out, lse)
+        rows]; return_lse: returned, (out, lse)
     """
     parts, part_lse = _stacked(parts, 'parts'), _stacked(part_lse, 'part_lse')
     rows = _of_rank(parts, 5, 'parts', '[parts, batch, heads, rows, dim]')

@@ -51,6 +51,14 @@ def calls():
     yield 'flash_attn_kvpacked_func', flash.flash_attn_kvpacked_func, dict(q=rows, kv=x(1, 3, 2, 2, 8), **usual)
     yield 'flash_attn_varlen_func', flash.flash_attn_varlen_func, dict(q=rows[0], k=rows[0], v=rows[0], cu_seqlens_q=ends, cu_seqlens_k=ends, max_seqlen_q=3,
                                                                       max_seqlen_k=3, block_table=None, **usual)
+    yield 'flash_attn_varlen_qkvpacked_func', flash.flash_attn_varlen_qkvpacked_func, dict(
+        qkv=x(3, 3, 2, 8), cu_seqlens=ends, max_seqlen=3, **usual)
+    yield 'flash_attn_varlen_kvpacked_func', flash.flash_attn_varlen_kvpacked_func, dict(
+        q=rows[0], kv=x(3, 2, 2, 8), cu_seqlens_q=ends, cu_seqlens_k=ends, max_seqlen_q=3, max_seqlen_k=3, **usual)
+    yield 'scores', simdattn.scores, dict(q=q, k=k, scale=0.5, arithmetic='f32', target=None)
+    yield 'weighted_values', simdattn.weighted_values, dict(p=x(1, 2, 3, 5), v=k, dtype='f32', arithmetic='f32', target=None)
+    yield 'attention_merge', simdattn.attention_merge, dict(parts=[q, q], part_lse=[x(1, 2, 3), x(1, 2, 3)], sinks=x(2), return_lse=False, target=None)
+    yield 'rope_frequencies', simdattn.rope_frequencies, dict(pairs=4, rope_theta=1e4)
     yield 'flash_attn_with_kvcache', flash.flash_attn_with_kvcache, dict(
         q=rows, k_cache=x(1, 8, 2, 8), v_cache=x(1, 8, 2, 8), k=rows, v=rows, rotary_cos=x(8, 4), rotary_sin=x(8, 4), cache_seqlens=lengths, cache_batch_idx=None,
         cache_leftpad=None, block_table=None, softmax_scale=0.5, causal=True, window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None,
