@@ -68,14 +68,26 @@ struct Panels {
   SIMDATTN_INLINE void step() { at += kUnitColumnsBytes; }
   static void order(Floats& /*low*/, Floats& /*high*/) {}
 };
+/// What a tile fetches meanwhile: for each unit of 32 columns as many bytes as it reads, half of them `second` bytes
+/// behind the others. Evenly, and in the order of memory, because the hardware's prefetcher follows: the columns of the
+/// tile are a line of each row, which it does not follow.
+struct Later {
+  static constexpr int64_t kBytes = kUnit * kValueGroup * 2;
+  uintptr_t at = 0;  // 0: nothing
+  int64_t second = 0, pitch = 0;
+};
 /// Rows of 32 values of bf16.
 struct Rows {
   const char* at;
   int64_t group;
   int64_t stride;
-  int64_t ahead;  // bytes to the rows that are fetched meanwhile, as evenly as memory can deliver them; 0: none
-  SIMDATTN_INLINE void of(int64_t offset, Registers<4, Bits32>& c) const {
-    if (ahead != 0) unroll<kUnit>([&](auto i) SIMDATTN_LAMBDA { fetch(at, ahead + offset + i * stride, 0, 1); });
+  Later later;
+  SIMDATTN_INLINE void of(int64_t offset, Registers<4, Bits32>& c) {
+    if (later.at != 0) {
+      prefetch<Later::kBytes / 2>(later.at);
+      prefetch<Later::kBytes / 2>(later.at + static_cast<uintptr_t>(later.second));
+      later.at += static_cast<uintptr_t>(later.pitch);
+    }
     unroll<2>([&](auto i) SIMDATTN_LAMBDA {
       const char* const p = at + offset + i * stride;
       const Bits32 a = load_once(p + 2 * stride), b = load_once(p);
@@ -251,6 +263,20 @@ struct PairKernels {
     }
   }
 
+  /// The share of some columns in what is fetched of the keys kKeysAhead further. Of rows that lie apart, pieces of the
+  /// bytes of a unit, or halves of them where rows are that short.
+  static Later later_of(const ValueTile& a, const ValueColumns& v) {
+    if (!a.fetches()) return {};
+    constexpr int64_t kLine = kValueGroup * 2, kPiece = Later::kBytes, kGroups = kPiece / kLine;
+    const int64_t group = v.column / kValueGroup, in_piece = group % kGroups, groups = steps_of(a.dim, kValueGroup);
+    const uintptr_t rows = address_at(v.rows - group * kLine, kKeysAhead * a.key_stride);
+    const auto from = [&](int64_t bytes) { return rows + static_cast<uintptr_t>(bytes); };
+    if (a.key_stride == a.dim * 2) return {from(group * kGroupUnits * kPiece), kPiece / 2, kPiece};
+    const bool whole = groups - (group - in_piece) > kGroups / 2;
+    const int64_t first = in_piece * kGroupUnits * (whole ? 1 : 2) * a.key_stride + (group - in_piece) * kLine;
+    return whole ? Later{from(first), kPiece / 2, a.key_stride} : Later{from(first), a.key_stride, 2 * a.key_stride};
+  }
+
   /// Packed values, or those of bf16 in rows, of which a group that is not whole is packed first.
   template <bool kPacked>
   static void values(const ValueTile& a) {
@@ -269,8 +295,9 @@ struct PairKernels {
             if (kPacked || v.pairs != nullptr) {
               add_rows(t.rows, v.groups, Packed{v.pairs, kBlockBytes}, w, units_of(v.keys), to);
             } else {
-              const int64_t ahead = a.fetches() && row == 0 ? kKeysAhead * a.key_stride : 0;
-              add_rows(t.rows, v.groups, Rows{v.rows, a.group_stride, a.key_stride, ahead}, w, kGroupUnits, to);
+              add_rows(t.rows, v.groups,
+                       Rows{v.rows, a.group_stride, a.key_stride, row == 0 ? later_of(a, v) : Later()}, w, kGroupUnits,
+                       to);
             }
           });
         }
