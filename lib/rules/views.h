@@ -82,7 +82,10 @@ struct Sentences {
       names.remove_prefix(name.size() == names.size() ? name.size() : name.size() + 2);
     }
   }
-  const char* operator[](size_t i) const { return text + first[i]; }
+  template <class Index>
+  const char* operator[](Index i) const {
+    return text + first[i];
+  }
 };
 /// That an output shares bytes with each array of a list.
 template <Text kOutput, Text kNames>
