@@ -51,8 +51,11 @@ class BF16(np.ndarray):  # type: ignore[type-arg]
 def to_bf16(x: Any) -> BF16:
     """x rounded to the nearest bfloat16, ties to even; NaN becomes the quiet NaN 0x7FC0. Shape: that of x."""
     refuse_masked(x, 'x')
-    x = from_bf16(x) if isinstance(x, BF16) else np.asarray(x, np.float32)
-    bits = x.view(np.uint32).astype(np.uint64)
+    try:
+        x = from_bf16(x) if isinstance(x, BF16) else np.asarray(x, np.float32)
+    except (TypeError, ValueError):
+        raise TypeError(f'x: numbers are wanted, not {x!r}') from None
+    bits = x.view(np.uint32).astype(np.int64)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     return np.where(np.isnan(x), np.uint16(0x7FC0), rounded).view(BF16)
 

@@ -16,7 +16,7 @@ from ._abi import Arithmetic, Code, DType, KvLayout, KvType
 from ._arrays import KV_TYPES, NAMES, SIZES, Array, NDArray, maker_like, numbers, operand
 from ._library import Error, Record, check, enumerator, initial, library
 from ._run import Function, Templates, prepare, remember, replay, run
-from ._scoring import OPTIONS, boolean, integer, put_numbers, put_scoring, put_sequences, put_view, refuse_unread
+from ._scoring import OPTIONS, boolean, integer, put_numbers, put_scoring, put_sequences, put_view, refuse_unread, sequences_of
 from ._targets import arithmetic_for, execution, word_of
 from ._tensors import causal_offset, is_torch, mark_written
 from ._types import A, AnyArray, ArithmeticName, PlanOptions, TargetName, refuse_unknown
@@ -127,7 +127,7 @@ def _put_written(scoring: Dict[str, Any], stores: Sequence[Any], cu_k: Any, batc
     lengths = [x.lengths for x in stores if isinstance(x, Store)]
     written = lengths[0] if lengths[-1] is lengths[0] else np.minimum(*lengths)
     if cu_k is not None:
-        ends = numbers(cu_k, np.int32, len(cu_k), 'cu_k', 'sequence, and the end')
+        ends = numbers(cu_k, np.int32, sequences_of(batch, cu_k, 'cu_k') + 1, 'cu_k', 'sequence, and the end')
         if ends.size and ends[-1] > written[0]:
             raise Error(Code.RANGE, f'cu_k: ends at token {ends[-1]}; the cache has {written[0]}')
     elif scoring.get('kv_length') is None:
@@ -192,7 +192,7 @@ class Problem:
         _, dim = _put_kv(record, 'v', v)
         batch, heads, n, _ = rows.shape
         if isinstance(k, Store) or isinstance(v, Store):
-            _put_written(scoring, (k, v), cu_k, batch if cu_q is None else len(cu_q) - 1)
+            _put_written(scoring, (k, v), cu_k, sequences_of(batch, cu_q))
         if scoring.get('bias') is not None:
             _put_causal_bias(scoring, n, keys)
         self.written: List[Any] = [x for x in (out, lse, acc, max, sum) if x is not None and x is not False]
@@ -362,6 +362,13 @@ def threads_wanted(threads: Any) -> Optional[int]:
     return None if threads is None else integer(threads, 'threads', 1, 2**31 - 1)
 
 
+def pool_wanted(pool: Any) -> Any:
+    """`pool`, if its threads can share work."""
+    if pool is not None and (not isinstance(pool, Executor) or isinstance(pool, ProcessPoolExecutor)):
+        raise TypeError(f'pool: a concurrent.futures.ThreadPoolExecutor is wanted, not {pool!r}')
+    return pool
+
+
 # ---- Plans -----------------------------------------------------------------------------------------------------------
 
 
@@ -387,8 +394,7 @@ class _Tasks:
         self.bound = (struct, problem)
 
     def run(self, pool: Optional[Executor]) -> Any:
-        if pool is not None and (not isinstance(pool, Executor) or isinstance(pool, ProcessPoolExecutor)):
-            raise TypeError(f'pool: a concurrent.futures.ThreadPoolExecutor is wanted, not {pool!r}')
+        pool_wanted(pool)
         struct, problem = self.bound
         try:
             partial = self.partials.pop()

@@ -10,7 +10,7 @@ from . import _abi
 from ._abi import DType, HeadOrder, LinearRule
 from ._arrays import new_like, numbers, operand
 from ._library import Record, check, enumerator, library
-from ._scoring import as_float, boolean, put_numbers, put_sequences, put_view
+from ._scoring import as_float, boolean, put_numbers, put_sequences, put_view, sequences_of
 from ._targets import execution
 from ._tensors import mark_written
 from ._types import A, AnyArray, Integers, TargetName
@@ -115,7 +115,7 @@ def causal_conv(x: A, weight: AnyArray, *, bias: Optional[AnyArray] = None, stat
         put_view(record, 'bias', operand(bias, 'bias'), 1, 'bias', '[channels]')
     written = [a for a in (state, out) if a is not None]
     if state is None and state_in is None and taps.shape[1] > 1:
-        sequences = inputs.shape[0] if cu_q is None else max(len(cu_q) - 1, 0)
+        sequences = sequences_of(inputs.shape[0], cu_q)
         channels, past = inputs.shape[2 if channels_last else 1], taps.shape[1] - 1
         state = new_like(x, (sequences, past, channels) if channels_last else (sequences, channels, past), inputs.dtype)
         state[...] = 0  # type: ignore[index]

@@ -134,9 +134,11 @@ def rope_table(positions: Union[int, Integers], dim: int, *, first: int = 0, out
             where = padded(where, 2, 'positions')
         n = where.shape[-1] if where.shape else 0
     written = [] if out is None else out
+    if out is not None and not (isinstance(out, (tuple, list)) and len(out) == 2):
+        raise TypeError(f'out: a RopeTable is wanted, or (cos, sin), not {out!r}')
     if out is None:
         out = RopeTable(new_like(positions, (n, pairs), DType.F32), new_like(positions, (n, pairs), DType.F32))
-    cos, sin = operand(out[0], 'cos', writable=True), operand(out[1], 'sin', writable=True)
+    cos, sin = operand(out[0], 'out: cos', writable=True), operand(out[1], 'out: sin', writable=True)
     check(library.simdattn_rope_table(
         ctypes.byref(as_view(cos, 2, 'cos', '[n, pairs]')), ctypes.byref(as_view(sin, 2, 'sin', '[n, pairs]')),
         record.reference(), where and ctypes.byref(as_view(where, 2, 'positions', '[axes, n]')), integer(first, 'first')),
@@ -147,10 +149,11 @@ def rope_table(positions: Union[int, Integers], dim: int, *, first: int = 0, out
 
 def put_norm(record: Record, prefix: str, norm: Any, epsilon: float, weight: Any, dim: int) -> None:
     """The RMS norm of a simdattn_rope_options, if there is one."""
-    refuse_unread(norm == 'none', 'norm', norm_epsilon=(epsilon, 0.0), norm_weight=(weight, None))
-    if norm == 'none':
+    kind = enumerator(RowNorm, norm, 'norm')
+    refuse_unread(kind == RowNorm.NONE, 'norm', norm_epsilon=(epsilon, 0.0), norm_weight=(weight, None))
+    if kind == RowNorm.NONE:
         return
-    record.put(prefix + 'norm', enumerator(RowNorm, norm, 'norm'))
+    record.put(prefix + 'norm', kind)
     record.put(prefix + 'norm_epsilon', as_float(epsilon, 'norm_epsilon'))
     if weight is not None:
         put_numbers(record, prefix + 'norm_weight', numbers(weight, np.float32, dim, 'norm_weight', 'dimension'))

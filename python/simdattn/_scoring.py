@@ -41,7 +41,7 @@ def boolean(value: Any, argument: str) -> bool:
 def refuse_unread(unread: bool, needed: str, **given: Any) -> None:
     """Error for an argument that differs from its default although nothing reads it. given: NAME=(value, default)."""
     for name, (value, default) in given.items():
-        if unread and value is not default and not (default is not None and value == default):
+        if unread and value is not default and not (default is not None and np.array_equal(value, default)):
             raise Error(Code.RANGE, f'{name}: is given without {needed}, and would not be read')
 
 
@@ -57,11 +57,22 @@ def put_numbers(record: Record, member: str, x: NDArray) -> None:
     record.alive.append(x)
 
 
+def sequences_of(batch: int, cu_q: Optional[Any], argument: str = 'cu_q') -> int:
+    """How many sequences there are: those of the batch, or those whose ends cu_q has."""
+    if cu_q is None:
+        return batch
+    try:
+        ends = len(cu_q)
+    except TypeError:
+        raise TypeError(f'{argument}: integers are wanted, where sequences begin and end, not {cu_q!r}') from None
+    if ends == 0:
+        raise Error(Code.SHAPE, f'{argument}: is empty; one number more than there are sequences is wanted')
+    return ends - 1
+
+
 def put_sequences(record: Record, batch: int, cu_q: Optional[Any], cu_k: Optional[Any] = None) -> int:
     """Where the sequences of one array begin and end; how many sequences there are."""
-    if cu_q is not None and len(cu_q) == 0:
-        raise Error(Code.SHAPE, 'cu_q: is empty; one number more than there are sequences is wanted')
-    sequences = batch if cu_q is None else len(cu_q) - 1
+    sequences = sequences_of(batch, cu_q)
     if cu_q is not None:
         record.put('n_sequences', sequences)
     for member, ends in (('cu_q', cu_q), ('cu_k', cu_k)):

@@ -33,12 +33,12 @@ from ._aten import Calls, calls, install, uninstall
 from ._library import Error
 from ._operators import append, attend, attention, rope
 from ._operators import library as _library
-from ._attention import threads_wanted
+from ._attention import pool_wanted, threads_wanted
 from ._run import Templates, prepare_torch, replay
 from ._scoring import boolean
 from ._sdpa import How, leading_shapes, masking
 from ._sdpa import attend as attend_with
-from ._targets import Target, ask_for_amx, word_of
+from ._targets import Target, arithmetic_name, ask_for_amx, pointer_of, word_of
 from ._tensors import is_causal_bias, refuse_gradient, refuse_layout
 from ._types import ArithmeticName, TargetName
 
@@ -333,7 +333,11 @@ class replace_sdpa(contextlib.ContextDecorator):
 
     def __init__(self, *, target: TargetName = None, threads: Optional[int] = None, pool: Optional[Executor] = None,
                  arithmetic: ArithmeticName = 'auto') -> None:
-        self.target, self.threads, self.pool, self.arithmetic, self._used = target, threads, pool, arithmetic, False
+        self._used = True  # it warns of what was never used, and not of what was refused
+        pointer_of(target)
+        self.target, self.threads, self.pool = target, threads_wanted(threads), pool_wanted(pool)
+        self.arithmetic = arithmetic_name(arithmetic)
+        self._used = False
 
     def __enter__(self) -> None:
         self._used = True

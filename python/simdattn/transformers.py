@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
 import sys
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -19,13 +20,14 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.masking_utils import eager_mask, sdpa_mask
 
-from ._abi import Code
+from ._abi import Code, KvType
 from ._attention import attention
 from ._cache import KVCache
-from ._library import Error
+from ._library import Error, enumerator
 from ._linear import causal_conv, linear_attention
 from ._operators import attention as operator
 from ._run import prepare_torch
+from ._scoring import integer
 from ._targets import arithmetic_name, ask_for_amx
 from ._types import ArithmeticName
 
@@ -236,6 +238,8 @@ def linear_layers(model: torch.nn.Module) -> int:
     """Lets linear_attention() and causal_conv() make the gated delta nets of a hybrid model (Qwen3-Next, Qwen3.5, OLMo
     hybrid); how many layers there were. 0: the model has none that are known here, and is as it was.
     """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f'model: a torch.nn.Module is wanted, not {model!r}')
     found = [m for m in model.modules() if hasattr(m, 'chunk_gated_delta_rule') and hasattr(m, 'recurrent_gated_delta_rule')]
     for module in found:
         for name, ours in _STATEFUL.items():
@@ -278,6 +282,10 @@ class _States:
         return function(*map(plain, args), **{name: plain(x) for name, x in (kwargs or {}).items()})
 
 
+class _NotKept(Error, AttributeError):  # whether there is an attribute is asked, too
+    pass
+
+
 class _Layer(CacheLayerMixin):  # type: ignore[misc]
     """The cache of one layer: its attention takes the stores where others take tensors."""
 
@@ -294,10 +302,11 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 
     def _empty(self, key_states: torch.Tensor, value_states: torch.Tensor, capacity: int, ring: int) -> KVCache:
         batch, heads, _, dim = key_states.shape
-        return KVCache(batch, heads, capacity, dim, value_dim=value_states.shape[3], dtype=self.dtype_wanted or key_states.dtype, ring=ring)
+        return KVCache(batch, heads, capacity, dim, value_dim=value_states.shape[3], ring=ring,
+                       dtype=key_states.dtype if self.dtype_wanted is None else self.dtype_wanted)
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f'{name}: is more than the keys and values that a layer of simdattn.transformers.Cache keeps; '
+        raise _NotKept(Code.RANGE, f'{name}: is more than the keys and values that a layer of simdattn.transformers.Cache keeps; '
                              'Cache(config=model.config) has the layers that this model wants')
 
     @torch.compiler.disable
@@ -389,9 +398,24 @@ class _SlidingLayer(_Layer):
         super().crop(max_length)
 
 
+def _refuse_own(config: Any) -> None:
+    """Error for a model whose file has a whole cache of its own: others lack what its layers ask for."""
+    try:
+        module = importlib.import_module(type(config).__module__.replace('.configuration_', '.modeling_'))
+    except ImportError:  # of a program's own model
+        return
+    for name, x in vars(module).items():
+        if name.endswith('Cache') and x.__module__ == module.__name__ and hasattr(x, 'get_seq_length') and not issubclass(x, CacheLayerMixin):
+            raise Error(Code.RANGE, f'config: {config.model_type} takes a cache of its own alone, {name}, which generate() makes where '
+                                    'past_key_values is left out')
+
+
 def _layers_of(config: Any) -> List[Any]:
     """What DynamicCache has; also where none of the layers are shared, of which DynamicCache makes no layers at all."""
+    if not hasattr(config, 'get_text_config'):
+        raise TypeError(f'config: a configuration of Transformers is wanted, model.config, not {config!r}')
     text = config.get_text_config(decoder=True)
+    _refuse_own(text)
     if getattr(text, 'num_kv_shared_layers', None) == 0:
         config = copy.copy(text)
         config.num_kv_shared_layers = -config.num_hidden_layers  # it takes the layers up to `-num_kv_shared_layers`
@@ -410,25 +434,38 @@ class Cache(transformers.Cache):  # type: ignore[misc]
     dtype: how they are stored: 'q8_0', 'bf16', ... (KVCache has all); default: the type of the model. capacity: tokens
         that there is room for at first; it doubles when they are used. The size of a head must be one that the type
         takes. config: of the model: layers with a sliding window then keep the window alone, and layers with a state or
-        an indexer have Transformers' own caches. Models with a cache of their own, such as MiniMax, refuse others.
+        an indexer have Transformers' own caches. Error for models with a cache of their own, MiniMax and OLMo hybrid.
         arithmetic: as in register(), whose own it takes by default.
     """
 
     def __init__(self, *, dtype: Any = None, capacity: int = 256, config: Any = None,
                  arithmetic: Optional[ArithmeticName] = None) -> None:
-        options = (dtype, capacity, None if arithmetic is None else arithmetic_name(arithmetic))
+        options = (None if dtype is None else enumerator(KvType, dtype, 'dtype'), integer(capacity, 'capacity', 1, 2**31 - 1),
+                   None if arithmetic is None else arithmetic_name(arithmetic))
         layers = [] if config is None else [_layer_like(x, *options) for x in _layers_of(config)]
         if layers:
             super().__init__(layers=layers)
         else:
             super().__init__(layer_class_to_replicate=functools.partial(_Layer, *options))
 
-    def has_previous_state(self, *args: Any, **options: Any) -> Any:
+    def _state(self, method: Any, *args: Any, **options: Any) -> Any:
         try:
-            return super().has_previous_state(*args, **options)
-        except ValueError:
-            raise Error(Code.RANGE, 'past_key_values: this model has layers with a state, and a plain simdattn.transformers.Cache() has none; '
-                                    'Cache(config=model.config) has the layers that it wants') from None
+            return method(*args, **options)
+        except (IndexError, ValueError):
+            raise Error(Code.RANGE, 'past_key_values: this model has layers with a state or an indexer, and a plain simdattn.transformers.Cache() has '
+                                    'none; Cache(config=model.config) has the layers that it wants') from None
+
+    def has_previous_state(self, *args: Any, **options: Any) -> Any:
+        return self._state(super().has_previous_state, *args, **options)
+
+    def update_conv_state(self, *args: Any, **options: Any) -> Any:
+        return self._state(super().update_conv_state, *args, **options)
+
+    def update_recurrent_state(self, *args: Any, **options: Any) -> Any:
+        return self._state(super().update_recurrent_state, *args, **options)
+
+    def update_indexer(self, *args: Any, **options: Any) -> Any:
+        return self._state(super().update_indexer, *args, **options)
 
     @property
     def nbytes(self) -> int:

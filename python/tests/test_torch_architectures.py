@@ -30,12 +30,12 @@ SMALL = dict(vocab_size=300, hidden_size=64, d_model=64, n_embd=64, dim=64, inte
 TOLERANCE = 2e-3
 
 
-def model_of(name, auto):
+def model_of(name, auto, **more):
     """A small random model, on the CPU; None where the sizes do not fit or it is large in spite of them."""
     torch.manual_seed(7)
     try:
         known = vars(transformers.AutoConfig.for_model(name)).keys()
-        config = transformers.AutoConfig.for_model(name, **{key: x for key, x in SMALL.items() if key in known})
+        config = transformers.AutoConfig.for_model(name, **{**{key: x for key, x in SMALL.items() if key in known}, **more})
         with torch.device('meta'):
             size = sum(p.numel() for p in auto.from_config(config, attn_implementation='eager').parameters())
         if size > 3e7:
@@ -83,6 +83,62 @@ def test_the_logits_of_eager(names, auto, least):
             wrong.append(f'{name}: {error:.1e}')
     print(f'{len(compared)} compared, {len(refused)} refused', *refused, sep='\n')
     assert not wrong and len(compared) >= least
+
+
+# What layers of other types than attention want beside.
+DELTA = dict(layer_types=['linear_attention', 'full_attention'])
+CONV = dict(layer_types=['conv', 'full_attention'])
+LAYERS = dict(
+    bamba=dict(attn_layer_indices=[1]), deepseek_v32=dict(num_key_value_heads=4), glm_moe_dsa=dict(num_key_value_heads=4),
+    falcon_h1=dict(mamba_d_ssm=128, mamba_n_groups=1, mamba_chunk_size=8), granitemoehybrid=dict(layer_types=['mamba', 'attention']),
+    jamba=dict(attn_layer_period=2, attn_layer_offset=1), lfm2=CONV, lfm2_moe=CONV, minimax=DELTA, qwen3_next=DELTA, qwen3_5_text=DELTA,
+    qwen3_5_moe_text=DELTA, olmo_hybrid=DELTA,
+    nemotron_h=dict(layers_block_type=['mamba', 'attention'], mamba_num_heads=8, mamba_head_dim=16, ssm_state_size=16, n_groups=2, chunk_size=8),
+    zamba=dict(num_hidden_layers=6, attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False, attention_head_dim=32,
+               attention_hidden_size=128),
+    zamba2=dict(layers_block_type=['mamba', 'hybrid'], use_mamba_kernels=False, n_mamba_heads=8, mamba_headdim=16, attention_head_dim=32,
+                kv_channels=16, adapter_rank=8, chunk_size=8, num_mem_blocks=1))
+
+
+def other_layers(name):
+    """Types of layers but attention to all keys or a window of them."""
+    try:
+        config = transformers.AutoConfig.for_model(name).get_text_config(decoder=True)
+    except Exception:  # a package that is not installed
+        return set()
+    return set(getattr(config, 'layer_types', None) or ()) - {'full_attention', 'attention', 'sliding_attention', 'chunked_attention'}
+
+
+def tokens_of(model, **options):
+    torch.manual_seed(1)
+    ids = torch.randint(3, 300, (2, 24))
+    return model.generate(input_ids=ids, max_new_tokens=5, min_new_tokens=5, do_sample=False, **options)
+
+
+def test_caches_of_layers_with_more_than_keys():
+    compared, refused, wrong = [], [], []
+    for name in filter(other_layers, CAUSAL):
+        model = model_of(name, transformers.AutoModelForCausalLM, **LAYERS.get(name, {}))
+        if model is None:
+            continue
+        wanted = tokens_of(model)
+        try:
+            model.set_attn_implementation('simdattn')
+        except ValueError:  # a model without attention
+            continue
+        assert torch.equal(tokens_of(model), wanted), name
+        try:
+            found = tokens_of(model, past_key_values=simdattn.transformers.Cache(config=model.config))
+        except simdattn.Error as e:
+            refused.append(name)
+            assert 'takes a cache of its own alone' in str(e) and 'past_key_values' in str(e)
+        else:
+            compared.append(name)
+            wrong += [] if torch.equal(found, wanted) else [name]
+        if name not in refused:
+            with pytest.raises(simdattn.Error, match=r'Cache\(config=model.config\)'):
+                tokens_of(model, past_key_values=simdattn.transformers.Cache())
+    assert not wrong and refused == ['minimax', 'olmo_hybrid'] and len(compared) >= 12, (compared, refused, wrong)
 
 
 def classes():
