@@ -35,7 +35,7 @@ struct ByteSet {
   /// `bytes` contiguous bytes, at most kMaxWidth; none if `data` is null or `bytes` is not positive.
   static ByteSet of(const void* data, int64_t bytes) {
     ByteSet set;
-    if (data != nullptr && bytes > 0) set.restart(data, bytes);
+    if (data != nullptr && bytes > 0) set.restart(data, bytes);  // no fault: no bytes are empty wherever they begin
     return set;
   }
   /// The same of any address, and of a size that is not negative.

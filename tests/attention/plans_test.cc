@@ -87,6 +87,7 @@ struct Runner {
     exec.workspace = nullptr;
     const Status s = attention_plan(a, &plan, exec);
     if (!s.ok()) return s;
+    EXPECT_EQ(plan.partial_bytes > 0, plan.reduce_tasks > 0);
     workspace.resize(plan.workspace_bytes), partial.resize(plan.partial_bytes);
     exec.workspace = workspace.data(), exec.workspace_bytes = workspace.size();
     return s;

@@ -48,7 +48,8 @@ struct RowBlock {
   }
   /// How many rows from r on, heads of one position, have the same modifiers and see the same keys.
   int64_t same_from(int64_t r) const {
-    return heads_at_once == 1 ? 1 : std::min(rows - r, heads_at_once - (index.first_row + r) % heads_at_once);
+    if (heads_at_once == 1) return 1;  // no fault: the division is what this saves
+    return std::min(rows - r, heads_at_once - (index.first_row + r) % heads_at_once);
   }
   const Interval& see(int64_t r) const { return memory.see[r]; }
   const RowModifiers& modifiers(int64_t r) const { return memory.modifiers[r]; }
