@@ -175,6 +175,25 @@ sa::ConstView<4> causal_mask(Call* call, const sa::View<4>& q, int64_t before, i
   return sa::ConstView<4>(mask, sa::DType::kU8, {q.shape[0], q.shape[1], n, tokens}, {0, 0, tokens, 1});
 }
 
+/// Whether ONNX Runtime has the mask: of all heads together, with a key for each row. Rows without one are not zeros
+/// there.
+bool stock_has(const Tensor& mask, int64_t n, int64_t tokens) {
+  const bool is_bool = mask.element == ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL;
+  if (!is_bool && mask.element != ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT) return false;
+  if (mask.rank != 2 && (mask.rank != 4 || mask.dim[1] != 1)) return false;
+  const auto rank = static_cast<size_t>(mask.rank);
+  if (mask.dim[rank - 2] != n || mask.dim[rank - 1] != tokens) return false;
+  for (int64_t i = 0; i < mask.size(); i += tokens) {
+    const auto* const kept = static_cast<const uint8_t*>(mask.data) + i;
+    const auto* const added = static_cast<const float*>(mask.data) + i;
+    const auto shows = [](float x) { return x > -1e30f; };
+    if (is_bool ? std::memchr(kept, 1, static_cast<size_t>(tokens)) == nullptr
+                : std::none_of(added, added + tokens, shows))
+      return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 void multi_head_attention(Call* call) {
@@ -214,8 +233,13 @@ void multi_head_attention(Call* call) {
 void attention(Call* call) {
   const Node& node = call->node;
   Rows r = read_rows(*call, node.num_heads, node.kv_num_heads);
-  const Tensor mask = call->input(3), past = call->input(4), nonpad = call->input(6);
-  const int64_t batch = r.q.shape[0];
+  const Tensor mask = call->input(3);
+  const int64_t batch = r.q.shape[0], heads = r.q.shape[1], n = r.q.shape[2], d = r.v.shape[3];
+  if (batch > 0 && call->is_level(n, r.k.shape[2]) && (!mask || stock_has(mask, n, r.k.shape[2]))) {
+    const Call::Shape by_row{{batch, n, heads * d}, 3}, by_head{{batch, heads, n, d}, 4};
+    return call->give_back({r.rank == 3 ? by_row : by_head});
+  }
+  const Tensor past = call->input(4), nonpad = call->input(6);
   int64_t tokens = (past ? past.dim[2] : 0) + r.k.shape[2];
   sa::AttentionProblem p;
   if (mask) {

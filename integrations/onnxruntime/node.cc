@@ -228,13 +228,6 @@ Known known_of(const OrtValueInfo* info) {
 
 // ---- Which nodes ----------------------------------------------------------------------------------------------------
 
-/// Two to 32 rows, if the model says how many: a call costs more than they do.
-bool is_short(const Known& query) {
-  if (query.dims.size() < 3) return false;
-  const int64_t rows = query.dims[query.dims.size() - 2];
-  return rows > 1 && rows <= 32;
-}
-
 /// Why a node of each kind is left; null: it is taken.
 const char* why_not_group_query(const Node& node, const Values& in, const Values& out) {
   if (out.has(3)) return "the output output_qk";
@@ -265,9 +258,6 @@ const char* why_not_multi_head(const Node& node, const Values& in, const Values&
 }
 
 const char* why_not_attention(const Node& node, const Values& in, const Values& out) {
-  const Known query = known_of(in.infos[0]);
-  if (query.element == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT && !in.has(4) && is_short(query))
-    return "few rows without a past, for which ONNX Runtime is as fast";
   if (out.has(3)) return "the output qk_matmul_output";
   if (in.has(4) != in.has(5)) return "one of past_key and past_value alone";
   if (in.has(4) && (!out.has(1) || !out.has(2))) return "a past without a present";
@@ -279,13 +269,10 @@ const char* why_not_attention(const Node& node, const Values& in, const Values& 
   return nullptr;
 }
 
-const char* why_not_rotary(const Node& node, const Values& in, const Values&) {
+const char* why_not_rotary(const Node& node, const Values&, const Values&) {
   if (node.scale != 1) return "a scale";
-  const Known x = known_of(in.infos[0]);
-  const bool f32 = x.element == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-  const bool one_row = x.dims.size() >= 3 && x.dims[x.dims.size() - 2] == 1;
-  if (one_row && node.interleaved == 0) return "one row, for which ONNX Runtime is as fast";
-  if (f32 && node.interleaved == 0) return "halves of float rows, for which ONNX Runtime is as fast";
+  if (node.element == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT && node.interleaved == 0)
+    return "halves of float rows, for which ONNX Runtime is as fast";
   return nullptr;
 }
 
@@ -293,10 +280,6 @@ const char* why_not_linear(const Node& node, const Values& in, const Values& out
   if (!in.has(1) || !in.has(2)) return "no key and value";
   if (!out.has(1)) return "no present_state";
   if (known_of(out.infos[1]).element != ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT) return "a state that is not float";
-  const Known query = known_of(in.infos[0]);
-  const bool delta = node.update_rule == "delta" || node.update_rule == "gated_delta";
-  if (delta && query.dims.size() == 3 && query.dims[1] == 1 && query.element == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT)
-    return "a token by the delta rule, for which ONNX Runtime is as fast";
   for (const char* rule : {"linear", "gated", "delta", "gated_delta"}) {
     if (node.update_rule == rule) return nullptr;
   }
@@ -310,6 +293,50 @@ const char* why_not_conv(const Node& node, const Values& in, const Values& out) 
   if (node.dilation != 1) return "a dilation";
   if (node.activation != "none" && node.activation != "silu" && node.activation != "swish") return "its activation";
   return nullptr;
+}
+
+/// Sets where ONNX Runtime is as fast: where a call or a mask costs more than its rows do, where keys do not fill a
+/// panel, and where a state is read once from memory.
+void find_level_calls(const Values& in, Node* node) {
+  const bool f32 = node->element == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+  switch (node->kind) {
+    case Kind::kAttention:
+      // ONNX Runtime has no present without a past.
+      if (!f32 || in.has(4) || in.has(6) || node->outputs != 1) break;
+      node->first_level_row = in.has(3) ? 1 : 5;
+      node->last_level_row = in.has(3) ? 64 : 48;
+      node->last_level_key = in.has(3) ? 64 : 32;
+      break;
+    case Kind::kRotary:
+      if (node->element == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16 && node->interleaved == 0) node->last_level_row = 1;
+      break;
+    case Kind::kLinear:
+      // Versions differ in how wide their output is where groups of query heads share a state.
+      if (f32 && node->num_heads <= node->kv_num_heads &&
+          (node->update_rule == "delta" || node->update_rule == "gated_delta"))
+        node->last_level_row = 1;
+      break;
+    default: break;
+  }
+}
+
+/// Whether each call of the node is one of those, by shapes that the model states. What a mask hides is not known.
+bool is_always_level(const Values& in, const Node& node) {
+  const auto rows_of = [&](size_t input) {
+    const Known x = known_of(in.infos[input]);
+    return x.dims.size() < 3 ? -1 : x.dims[x.dims.size() - 2];
+  };
+  const int64_t rows = rows_of(0);
+  if (rows < node.first_level_row || rows > node.last_level_row) return false;
+  if (node.kind != Kind::kAttention) return true;
+  return !in.has(3) && in.has(1) && rows_of(1) >= 0 && rows_of(1) <= node.last_level_key;
+}
+
+/// How many values there are, without those behind the last one that has a name.
+int count_of(const Values& v) {
+  size_t n = v.names.size();
+  while (n > 0 && !v.has(n - 1)) --n;
+  return static_cast<int>(n);
 }
 
 }  // namespace
@@ -341,7 +368,11 @@ Verdict examine(const OrtNode* node, Node* result, std::string* reason) {
     if (in.has(i)) return leave("input " + std::to_string(i));
   }
   if (!in.has(0)) return leave("no first input");
-  switch (known_of(in.infos[0]).element) {
+  const Known first = known_of(in.infos[0]);
+  result->element = first.element;
+  result->inputs = count_of(in);
+  result->outputs = count_of(out);
+  switch (first.element) {
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16: break;
@@ -351,7 +382,10 @@ Verdict examine(const OrtNode* node, Node* result, std::string* reason) {
   constexpr const char* (*kWhyNot[])(const Node&, const Values&, const Values&) = {
       why_not_group_query, why_not_multi_head, why_not_attention, why_not_rotary, why_not_linear, why_not_conv};
   const char* const why = kWhyNot[static_cast<size_t>(op->kind)](*result, in, out);
-  return why != nullptr ? leave(why) : Verdict::kTaken;
+  if (why != nullptr) return leave(why);
+  find_level_calls(in, result);
+  if (is_always_level(in, *result)) return leave("few rows, for which ONNX Runtime is as fast");
+  return Verdict::kTaken;
 }
 
 }  // namespace simdattn_onnxruntime

@@ -27,6 +27,11 @@ struct Node {
   int64_t ndim = 1, dilation = 1, channels_last = 0;
   float scale = 0, softcap = 0, mask_filter_value = -10000;
   std::string update_rule = "gated_delta", activation = "none";
+  ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;  // of input 0
+  /// Where ONNX Runtime's kernel is as fast: from the first to the last number of rows, with so many keys at most.
+  /// Other calls of the node are worth taking.
+  int64_t first_level_row = 1, last_level_row = 0, last_level_key = INT64_MAX;
+  int inputs = 0, outputs = 0;  // how many there are, up to the last one that is not ""
   /// Which input of the node that ONNX Runtime runs is input i of the operator; -1: absent.
   std::array<int, kInputs> input;
   std::array<int, kOutputs> output;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "kernels.h"
+#include "stock.h"
 
 namespace simdattn_onnxruntime {
 
@@ -16,7 +17,8 @@ constexpr char kName[] = "SimdattnExecutionProvider";
 // ---- A node that was taken ------------------------------------------------------------------------------------------
 
 struct Compiled : OrtNodeComputeInfo {
-  Compiled(Node n, const Settings& s) : OrtNodeComputeInfo{}, node(std::move(n)), settings(s) {
+  Compiled(Node n, const Settings& s, std::shared_ptr<StockMaker> m, OrtOp* o)
+      : OrtNodeComputeInfo{}, node(std::move(n)), settings(s), maker(std::move(m)), stock(o) {
     ort_version_supported = kApiVersion;
     CreateState = [](OrtNodeComputeInfo* self, OrtNodeComputeContext*, void** state) noexcept -> OrtStatus* {
       *state = self;  // there is none: sessions may run a node by many threads at once
@@ -27,18 +29,25 @@ struct Compiled : OrtNodeComputeInfo {
     };
     ReleaseState = [](OrtNodeComputeInfo*, void*) noexcept {};
   }
+  ~Compiled() {
+    if (stock != nullptr) host.api->ReleaseOp(stock);
+  }
+  Compiled(const Compiled&) = delete;
+  Compiled& operator=(const Compiled&) = delete;
 
   OrtStatus* run(OrtKernelContext* context) const noexcept {
     constexpr void (*kRun[])(Call*) = {group_query_attention, multi_head_attention, attention,
                                        rotary_embedding,      linear_attention,     causal_conv};
     return guarded([&] {
-      Call call(node, settings, context);
+      Call call(node, settings, stock, context);
       kRun[static_cast<size_t>(node.kind)](&call);
     });
   }
 
   const Node node;
   const Settings settings;
+  const std::shared_ptr<StockMaker> maker;  // of `stock`
+  OrtOp* const stock;
 };
 
 /// Where values of the node are among those of the node that ONNX Runtime makes of it, which has each value once.
@@ -93,7 +102,7 @@ struct Provider : OrtEp {
       say(settings, logger, "took " + std::to_string(taken) + " nodes, left " + std::to_string(left));
   }
 
-  Compiled* compile(const OrtGraph* graph, const OrtNode* fused) const {
+  Compiled* compile(const OrtGraph* graph, const OrtNode* fused) {
     const OrtNode* node = nullptr;
     size_t n = 0;
     check(host.api->Graph_GetNumNodes(graph, &n));
@@ -104,11 +113,26 @@ struct Provider : OrtEp {
     if (examine(node, &read, &reason) != Verdict::kTaken) fail(ORT_FAIL, read.name + " is no longer taken: " + reason);
     find_values(inputs_of(node), inputs_of(fused), &read.input);
     find_values(outputs_of(node), outputs_of(fused), &read.output);
-    return new Compiled(std::move(read), settings);
+    OrtOp* const stock = stock_of(node, read);
+    return new Compiled(std::move(read), settings, maker, stock);
+  }
+
+  /// ONNX Runtime's kernel for calls of few rows; null where there are none, and for a row of RotaryEmbedding, because
+  /// the way to the kernel takes as long as what it saves.
+  OrtOp* stock_of(const OrtNode* node, const Node& read) {
+    const auto end = read.output.begin() + read.outputs;
+    const bool has_outputs = std::find(read.output.begin(), end, -1) == end;
+    if (read.last_level_row < read.first_level_row || read.kind == Kind::kRotary || !has_outputs) return nullptr;
+    if (maker == nullptr) maker = std::make_shared<StockMaker>();
+    OrtOp* const stock = maker->make(node, read);
+    if (stock != nullptr)
+      say(settings, logger, "gives " + read.name + " back where few rows come, for which ONNX Runtime is as fast");
+    return stock;
   }
 
   const Settings settings;
   const OrtLogger* const logger;
+  std::shared_ptr<StockMaker> maker;  // from the first node on that needs it
 };
 
 // ---- What makes it --------------------------------------------------------------------------------------------------

@@ -56,9 +56,10 @@ void linear_attention(Call* call) {
   const int64_t k_heads = divide(*call, 1, k, d_k, "has heads of another size than query");
   const int64_t d_v = divide(*call, 2, v, heads, "cannot be divided into kv_num_heads heads");
   if (heads % k_heads != 0) call->refuse(1, "has a number of heads that does not divide kv_num_heads");
-  const int64_t out_heads = std::max(heads, node.num_heads);
+  const int64_t out_heads = std::max(heads, node.num_heads), n = q.dim[1], row = out_heads * d_v;
   if (out_heads % std::min(heads, node.num_heads) != 0)
     call->refuse(0, "has a number of heads that is neither multiple nor divisor of kv_num_heads");
+  if (call->is_level(n)) return call->give_back({{{q.dim[0], n, row}, 3}, {{q.dim[0], heads, d_k, d_v}, 4}});
   sa::LinearAttentionProblem p;
   p.rule = rule_of(node.update_rule);
   if (p.rule == sa::LinearRule::kGated || p.rule == sa::LinearRule::kGatedDelta)
@@ -75,7 +76,6 @@ void linear_attention(Call* call) {
   p.k = heads_of(*call, 1, k, k_heads, d_k);
   p.v = heads_of(*call, 2, v, heads, d_v);
   if (node.scale != 0) p.scale = node.scale;
-  const int64_t n = q.dim[1], row = out_heads * d_v;
   const Tensor out = call->output(0, {q.dim[0], n, row});
   p.out = sa::View<4>(out.data, p.q.dtype, {q.dim[0], out_heads, n, d_v}, {n * row, d_v, row, 1});
   const Tensor present = call->output(1, shape.data(), shape.size());

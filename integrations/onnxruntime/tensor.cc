@@ -124,6 +124,22 @@ void Call::check(const sa::Status& status) const {
   if (!status.ok()) fail(ORT_INVALID_ARGUMENT, node.name + ": " + status.detail);
 }
 
+void Call::give_back(std::initializer_list<Shape> outputs) const {
+  const OrtApi& api = *host.api;
+  std::array<const OrtValue*, kInputs> in{};
+  std::array<OrtValue*, kOutputs> out{};
+  for (size_t i = 0; i < static_cast<size_t>(node.inputs); ++i) {
+    if (const int at = node.input[i]; at >= 0)
+      simdattn_onnxruntime::check(api.KernelContext_GetInput(context_, static_cast<size_t>(at), &in[i]));
+  }
+  for (size_t i = 0; i < static_cast<size_t>(node.outputs); ++i) {
+    const Shape& shape = outputs.begin()[i];
+    simdattn_onnxruntime::check(api.KernelContext_GetOutput(
+        context_, static_cast<size_t>(node.output[i]), shape.dim.data(), static_cast<size_t>(shape.rank), &out[i]));
+  }
+  simdattn_onnxruntime::check(api.InvokeOp(context_, stock_, in.data(), node.inputs, out.data(), node.outputs));
+}
+
 void* Call::allocate(size_t bytes) {
   constexpr size_t kAlign = 64;
   if (bytes <= sizeof small_ - used_) {

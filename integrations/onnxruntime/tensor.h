@@ -36,7 +36,9 @@ bool is_float(ONNXTensorElementDataType element, sa::DType* type);
 /// One run of a node.
 class Call {
  public:
-  Call(const Node& n, const Settings& s, OrtKernelContext* context) : node(n), settings(s), context_(context) {}
+  /// stock: ONNX Runtime's kernel of the node, or null.
+  Call(const Node& n, const Settings& s, const OrtOp* stock, OrtKernelContext* context)
+      : node(n), settings(s), stock_(stock), context_(context) {}
   ~Call();
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -61,6 +63,18 @@ class Call {
   /// Throws a status that names the node, the input and the rule that it breaks.
   [[noreturn]] void refuse(int index, const std::string& rule) const;
   void check(const sa::Status& status) const;
+
+  /// Whether a call of so many rows and keys is one of give_back().
+  bool is_level(int64_t rows, int64_t keys = 1) const {
+    return stock_ != nullptr && rows >= node.first_level_row && rows <= node.last_level_row && keys >= 1 &&
+           keys <= node.last_level_key;
+  }
+  /// The call by ONNX Runtime's kernel, which checks its inputs, into outputs of these shapes.
+  struct Shape {
+    std::array<int64_t, 6> dim;
+    int rank;
+  };
+  void give_back(std::initializer_list<Shape> outputs) const;
 
   /// Memory of ONNX Runtime until the run ends, not cleared.
   template <class T>
@@ -111,6 +125,7 @@ class Call {
   void* allocate(size_t bytes);
   void parallel_for(void (*job)(void*, size_t), int64_t jobs, void* data) const;
 
+  const OrtOp* stock_;
   OrtKernelContext* context_;
   OrtAllocator* allocator_ = nullptr;
   std::vector<void*> rooms_;

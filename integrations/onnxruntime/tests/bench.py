@@ -36,7 +36,7 @@ def gqa(t, n, past, capacity=16384, shared=True, rotary=False):
     return model, inputs, {'out': ([1, n, HQ * D], t), 'pk': (present, t), 'pv': (present, t)}, shared
 
 
-def attention(t, n, tokens, causal=False, past=0):
+def attention(t, n, tokens, causal=False, past=0, mask=None):
     inputs = [('Q', numbers(1, HQ, n, D, t=t)), ('K', numbers(1, HK, tokens - past, D, t=t)), ('V', numbers(1, HK, tokens - past, D, t=t)),
               ('mask', None), ('past_key', numbers(1, HK, past, D, t=t) if past else None),
               ('past_value', numbers(1, HK, past, D, t=t) if past else None)]
@@ -74,6 +74,7 @@ def rows():
     yield 'GroupQueryAttention f32, a token over 4096, two buffers', lambda: gqa(F32, 1, 4095, shared=False)
     for n in (16, 128, 512, 2048):
         yield f'Attention f32, {n} rows, causal', lambda n=n: attention(F32, n, n, True)
+    yield 'Attention f32, 64 rows, a mask', lambda: attention(F32, 64, 64, mask=np.tril(np.ones((64, 64), bool)))
     yield 'Attention f32, 512 rows, all keys', lambda: attention(F32, 512, 512)
     yield 'Attention f32, a token over 4096', lambda: attention(F32, 1, 4096)
     yield 'Attention f32, a token over 4096, past and present', lambda: attention(F32, 1, 4096, past=4095)
@@ -92,17 +93,26 @@ def rows():
     yield 'RotaryEmbedding of ONNX f32, 1024 rows', lambda: rotary(F32, 1024, onnx=True)
 
 
+def at_page(array):
+    """A copy that begins at a page, so that both sessions have arrays that lie alike."""
+    room = np.empty(array.nbytes + 4096, np.uint8)
+    begin = -room.ctypes.data % 4096
+    copy = room[begin:begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 def runner(model, inputs, outputs, shared, ours, threads):
     """A function that runs the node, and its first output."""
     session = models.session(model, ours, threads)
     binding, values = session.io_binding(), {}
     for name, array in inputs:
         if array is not None:
-            values[name] = ort.OrtValue.ortvalue_from_numpy(array.copy())  # which keeps the array's memory
+            values[name] = ort.OrtValue.ortvalue_from_numpy(at_page(array))  # which keeps the array's memory
             binding.bind_ortvalue_input(name, values[name])
     for name, (shape, t) in outputs.items():
         past = {'pk': 'past_key', 'pv': 'past_value'}.get(name)
-        values[name] = values[past] if shared and past else ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, t))
+        values[name] = values[past] if shared and past else ort.OrtValue.ortvalue_from_numpy(at_page(np.zeros(shape, t)))
         binding.bind_ortvalue_output(name, values[name])
     return (lambda: session.run_with_iobinding(binding)), values['out'], values
 

@@ -202,3 +202,40 @@ def test_what_is_left_is_named(capfd):
     session = models.session(model, True, log='1')
     assert "leaves Attention 'node' to ONNX Runtime: softcap with masked keys" in capfd.readouterr().err
     session.run(None, {'Q': x, 'K': x, 'V': x})
+
+
+@pytest.mark.parametrize('rank, mask', [(3, None), (4, None), (4, bool), (3, np.float32)])
+def test_few_rows_are_given_back(rank, mask, capfd):
+    """Where a model does not say how many rows come, ONNX Runtime's kernel has those that it runs as fast: to the bit."""
+    def feed_of(n):
+        q, k = ([n, HQ * D], [n, HK * D]) if rank == 3 else ([HQ, n, D], [HK, n, D])
+        feed = {'Q': numbers(2, *q), 'K': numbers(2, *k), 'V': numbers(2, *k)}
+        return feed | ({'mask': np.tril(np.ones((n, n))).astype(mask)} if mask else {})
+
+    heads = {'q_num_heads': HQ, 'kv_num_heads': HK} if rank == 3 else {}
+    model = models.of_one_node('Attention', list(feed_of(2).items()), [('out', np.float32, rank)], is_causal=int(not mask), **heads)
+    ours, theirs = models.session(model, True, 2, log='1'), models.session(model, False, 2)
+    assert "gives Attention 'node' back where few rows come" in capfd.readouterr().err
+    same = {}
+    for n in (16, 32, 33, 150):
+        feed = feed_of(n)
+        got, wanted = ours.run(None, feed)[0], theirs.run(None, feed)[0]
+        np.testing.assert_allclose(got, wanted, atol=1e-5)
+        same[n] = got.tobytes() == wanted.tobytes()
+    assert same == {16: True, 32: True, 33: mask is not None, 150: False}
+    if mask is bool:  # where ONNX Runtime's kernel has another answer
+        feed = feed_of(16)
+        feed['mask'][3] = False
+        assert (ours.run(None, feed)[0][:, :, 3] == 0).all()
+    with pytest.raises(Exception, match="Attention 'node': input V has other numbers"):
+        ours.run(None, feed_of(4) | {'V': feed_of(5)['V']})
+
+
+@pytest.mark.parametrize('t', [np.float16, np.float32])
+def test_rows_that_a_model_states_are_left(t):
+    x = numbers(1, HQ, 1, D, t=t)
+    table = numbers(8, D // 2, t=t)
+    inputs = [('X', x), ('ids', np.zeros((1, 1), np.int64)), ('cos', table), ('sin', table)]
+    model = models.of_one_node('RotaryEmbedding', inputs, [('out', t, 4)], 17, 'com.microsoft', fixed=True)
+    taken, told = models.taken(model)
+    assert not taken and 'for which ONNX Runtime is as fast' in told, told

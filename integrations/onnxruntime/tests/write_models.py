@@ -18,6 +18,7 @@ PAST = [('past_key', F, CACHE), ('past_value', F, CACHE)]
 MHA = [('query', F, ['b', 'n', HQ * D]), ('key', F, ['b', 'n', HQ * D]), ('value', F, ['b', 'n', HQ * D])]
 LINEAR = [('query', F, ['b', 'n', HK * 8]), ('key', F, ['b', 'n', HK * 8]), ('value', F, ['b', 'n', HQ * D]),
           ('past_state', F, ['b', HQ, 8, D]), ('decay', F, ['b', 'n', HQ]), ('beta', F, ['b', 'n', HQ])]
+TOKEN = [(name, t, ['t' if d == 'n' else d for d in shape]) for name, t, shape in LINEAR]  # host.cc: 't' is 1
 CHANNELS = [('decay', F, ['b', 'n', HQ * 8])]
 CONV = [('input', F, ['b', 200, 'n']), ('weight', F, [200, 1, 4]), ('bias', F, [200]), ('past_state', F, ['b', 200, 3])]
 CONV_LAST = [('input', F, ['b', 'n', 200]), CONV[1], CONV[2], ('past_state', F, ['b', 3, 200])]
@@ -36,6 +37,7 @@ MODELS = {  # operator, domain, opset, inputs (None: absent), outputs, attribute
     'attention_24_softcap_causal': ('Attention', '', 24, ATTENTION, ['out'], {'softcap': 1.0, 'is_causal': 1}),
     'linear_gated_delta': ('LinearAttention', 'com.microsoft', 17, LINEAR, ['out', 'present_state'], {'update_rule': 'gated_delta'}),
     'linear_delta': ('LinearAttention', 'com.microsoft', 17, LINEAR, ['out', 'present_state'], {'update_rule': 'delta', 'scale': 0.5}),
+    'linear_token': ('LinearAttention', 'com.microsoft', 17, TOKEN, ['out', 'present_state'], {'update_rule': 'gated_delta'}),
     'linear_gated': ('LinearAttention', 'com.microsoft', 17, LINEAR[:4] + CHANNELS, ['out', 'present_state'], {'update_rule': 'gated'}),
     'linear': ('LinearAttention', 'com.microsoft', 17, LINEAR[:3], ['out', 'present_state'], {'update_rule': 'linear'}),
     'conv': ('CausalConvWithState', 'com.microsoft', 17, CONV, ['out', 'present_state'], {'activation': 'silu'}),
