@@ -50,7 +50,8 @@ Status check_angles(const ConstView<2>& cos, const ConstView<2>& sin, const Rope
 
 bool is_hadamard_block(int64_t block, int64_t dim) {
   if (block == 0) return true;
-  return block > 0 && block <= kMaxHadamardBlock && (block & (block - 1)) == 0 && dim % block == 0;
+  if (block < 0 || block > kMaxHadamardBlock) return false;
+  return (block & (block - 1)) == 0 && dim % block == 0;
 }
 
 /// Every position is a row of cos and sin, of which there are `limit`.

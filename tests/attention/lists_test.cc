@@ -309,7 +309,7 @@ TEST_P(Lists, OfLatentRows) {
 /// A range reads the lists of its own heads and rows alone, and refuses what is wrong in these.
 TEST_P(Lists, RangesReadTheirOwn) {
   Random random(seed() * 9000 + 33);
-  constexpr int64_t kHeads = 3, kRows = 300, kKeys = 50, kDim = 8;
+  constexpr int64_t kHeads = 2, kRows = 300, kKeys = 50, kDim = 8;
   const Array<4> q(random, DType::kF32, {1, kHeads, kRows, kDim}, Values::kOrdinary),
       k(random, DType::kF32, {1, kHeads, kKeys, kDim}, Values::kOrdinary),
       out(random, DType::kF32, {1, kHeads, kRows, kDim});
@@ -327,7 +327,7 @@ TEST_P(Lists, RangesReadTheirOwn) {
     const auto range = [&](int64_t first, int64_t last) {
       return attention_range(plan, first, last, partial.data(), partial.size(), e);
     };
-    for (const auto& [head, row] : {std::array<int64_t, 2>{0, 0}, {1, 299}, {2, 130}}) {
+    for (const auto& [head, row] : {std::array<int64_t, 2>{0, 0}, {1, 299}, {1, 130}}) {
       std::vector<bool> reads;  // the list of this row, of each task: it writes that row of a head that has the list
       for (int64_t t = 0; t < plan.tasks; ++t) {
         out.fill_bytes(0xFF);

@@ -304,6 +304,11 @@ TEST(PositionsRules, DirectNamesTheArgument) {
   }
   std::vector<float> other(4096);
   EXPECT_TRUE(rope_direct(x, 4, {}, (int64_t{1} << 31) - 3, view(other.data(), {2, 2, 3, 8})).ok());
+  // A part of an array whose other elements are no positions.
+  std::vector<int64_t> part = far;
+  std::fill_n(part.begin() + 6, 6, 5);
+  const ConstView<3> middle(part.data() + 6, DType::kI64, {1, 2, 3});
+  EXPECT_TRUE(rope_direct(x, 4, {}, middle, view(other.data(), {2, 2, 3, 8})).ok());
   expect(Code::kRange, "table.rope_theta", [&] { return rope_direct(x, 4, {.rope_theta = 0.5}, positions, out); });
   expect(Code::kShape, "positions.shape[0]", [&] { return rope_direct(x, 4, {}, view(list.data(), {2, 2, 3}), out); });
   expect(Code::kShape, "positions.shape", [&] { return rope_direct(x, 4, {}, view(list.data(), {1, 2, 2}), out); });

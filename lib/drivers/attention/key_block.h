@@ -16,7 +16,7 @@ struct KeyBlock {
   BlockTokens v;
   bool alike = false;  // every row sees the same columns: as neither end of what rows see decreases from row to row
                        // (RowBlock::seen), the first and the last row are enough to tell
-  bool few = false;    // some row sees few keys of many columns
+  bool few = false;    // no fault: some row may see few keys of many columns
   bool holes = false;  // the interval of some row leaves out columns between others: lists are in any order
   SeenColumns row[kRowBlock];
 
@@ -35,7 +35,7 @@ struct KeyBlock {
   /// The columns that one of rows [r, r + n) sees.
   Interval seen_by(int64_t r, int64_t n) const {
     if (alike) return row[r].interval();
-    Interval all = {kKeyBlock, 0};
+    Interval all = {kKeyBlock, 0};  // no fault: what a row sees ends at 1 or later
     for (const int64_t end = r + n; r < end; ++r) {
       if (!row[r].none()) all = {std::min(all.lo, int64_t{row[r].lo}), std::max(all.hi, int64_t{row[r].hi})};
     }

@@ -40,7 +40,7 @@ void look(const RowBlock& rows, KeyBlock* block) {
       }
     }
     std::fill_n(block->row + r, n, seen);
-    last = keys;
+    last = keys;  // no fault: another look finds the same
   }
 }
 

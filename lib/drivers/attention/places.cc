@@ -42,7 +42,7 @@ Status check_list(const AttentionProblem& a, const Division& d, const Sequence& 
   const int64_t entries = steps_of(seq.n_kv, a.lists.block_size);  // that name keys: 0 .. entries - 1
   const bool pages = a.k.page_size > 0 || a.v.page_size > 0;
   const Interval seen = visible_interval(a.scoring, seq.rules, row);
-  int64_t last = -1;
+  int64_t last = -1;  // no fault: any number that no entry has
   for (int64_t i = 0; i < a.lists.length; ++i) {
     const int64_t e = list[i];
     if (e == -1) continue;

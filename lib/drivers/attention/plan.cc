@@ -81,7 +81,7 @@ Status check_places_of(const AttentionProblem& a, const Division& d, TaskIterato
         index.sequence == done.sequence && index.kv_head == done.kv_head && index.first_row == done.first_row;
     const bool as_head_before = !by_head && index.kv_head > 0 && t - at.tasks_between_heads() >= first;
     if (other_split || as_head_before) continue;
-    done = index;
+    done = index;  // no fault: what is checked again is as right
     const int64_t head = by_head ? index.kv_head : 0;
     const int64_t end = std::min(index.first_row + d.row_block(), sequence_of(a, index.sequence).n_q * d.sizes.group);
     SIMDATTN_CHECK(check_places(a, d, index.sequence, {head, head + 1}, index.first_row / d.sizes.group,

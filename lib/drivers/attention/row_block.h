@@ -29,8 +29,8 @@ struct RowBlock {
   bool unscaled = arithmetic.scales_in_softmax && !run.modifiers.any &&
                   division.scale >= std::numeric_limits<float>::min() &&
                   division.scale <= std::numeric_limits<float>::max();
-  Fetch fetch = rows > 1 ? division.fetch : division.fetch_one_row;
-  int64_t batch = problem.cu_k == nullptr ? index.sequence : 0;  // of keys and values
+  Fetch fetch = rows > 1 ? division.fetch : division.fetch_one_row;  // no fault: what is fetched changes no result
+  int64_t batch = problem.cu_k == nullptr ? index.sequence : 0;      // of keys and values
   KvStore k_store{problem.k, batch, index.kv_head, sequence.first_key};
   KvStore v_store{problem.v, batch, index.kv_head, sequence.first_key};
   Operands k{kernels, arithmetic, problem.k.type, division.sizes.d_qk, memory.rows, division.fetch};
