@@ -4,7 +4,7 @@ import subprocess
 
 
 class Loop:
-    """Instructions between a label and the last branch back to it, without the loops inside."""
+    """Instructions that run again and again, in the order of their addresses, without any loop inside."""
 
     def __init__(self, function, instructions):
         self.function = function
@@ -34,20 +34,41 @@ def functions(objdump, path):
 
 
 BRANCH = re.compile(r'(?:b\.?[a-z]*|cbn?z|tbn?z|j[a-z]+)$')
+NEVER_GOES_ON = re.compile(r'(?:b|ret|br|jmp|retq)$')
 
 
-def innermost_loops(name, body):
+def jumps_of(body):
+    """Where each branch of a function goes to, by its index."""
     index = {address: i for i, (address, _, _) in enumerate(body)}
-    spans = {}
-    for i, (address, mnemonic, operands) in enumerate(body):
+    jumps = {}
+    for i, (_, mnemonic, operands) in enumerate(body):
         if not BRANCH.match(mnemonic) or mnemonic in ('bl', 'br', 'blr', 'bic'):
             continue
         target = re.search(r'(?:^|[ ,])(?:0x)?([0-9a-f]+)(?: <|$)', operands)
-        if target is None or int(target.group(1), 16) not in index:
+        if target is not None and int(target.group(1), 16) in index:
+            jumps[i] = index[int(target.group(1), 16)]
+    return jumps
+
+
+def innermost_loops(name, body):
+    """Natural loops: a jump to an instruction that every way to the jump passes, and what runs between the two, wherever it lies.
+    Compilers put parts of a loop behind the function's end, and from there they jump back into what is no loop as well."""
+    jumps = jumps_of(body)
+    before = {i: [i - 1] for i in range(1, len(body)) if not NEVER_GOES_ON.match(body[i - 1][1])}
+    for i, target in jumps.items():
+        before.setdefault(target, []).append(i)
+    loops = {}
+    for i, start in jumps.items():
+        if start > i:
             continue
-        start = index[int(target.group(1), 16)]
-        if start <= i:
-            spans[start] = max(i, spans.get(start, i))
-    for start, end in spans.items():
-        if not any(start <= s and e <= end and (s, e) != (start, end) for s, e in spans.items()):
-            yield Loop(name, body[start:end + 1])
+        found, behind = {start}, [i]
+        while behind and 0 not in found:
+            at = behind.pop()
+            if at not in found:
+                found.add(at)
+                behind += before.get(at, [])
+        if 0 not in found or start == 0:
+            loops[start] = loops.get(start, set()) | found
+    for start, found in loops.items():
+        if not any(other != start and other in found for other in loops):
+            yield Loop(name, [body[i] for i in sorted(found)])

@@ -6,7 +6,7 @@ namespace {
 
 struct Vdpbf16ps {
   static SIMDATTN_INLINE Floats add(Floats sum, Bits32 a, Bits32 b) {
-    return _mm512_dpbf16_ps(sum, (__m512bh)a.data, (__m512bh)b.data);
+    return _mm512_dpbf16_ps(sum, (__m512bh)(__m512i)a, (__m512bh)(__m512i)b);
   }
 };
 using Kernels = PairKernels<Vdpbf16ps, Avx512Bf16>;

@@ -25,67 +25,66 @@ SIMDATTN_VECTOR(int16_t);
 SIMDATTN_VECTOR(uint8_t);
 #undef SIMDATTN_VECTOR
 
-/// The adapter's: `type` is what intrinsics take, which on x86 does not say how wide integers are.
+/// The adapter's: `type` is a library's vector, `raw` what intrinsics take where that is another type. On x86 the
+/// latter does not say how wide integers are.
 template <class T>
 struct RegisterType;
+/// `raw` of a register that intrinsics take as it is.
+struct NoRaw {};
 
-#if defined(__ARM_FEATURE_SVE) && !defined(__clang__) && __GNUC__ > 12
-constexpr bool kCopiesByType = true;
-#else
-constexpr bool kCopiesByType = false;
-#endif
+// The adapter's, too: a number in every lane, and access to memory at any address. It also has the operators.
+template <class T>
+struct Batch;
+template <class T>
+SIMDATTN_INLINE Batch<T> repeated(T x);
+template <class T>
+SIMDATTN_INLINE Batch<T> loaded(const void* p);
+template <class T>
+SIMDATTN_INLINE void stored(Batch<T> v, void* p);
 
+/// One register of numbers.
 template <class T>
 struct Batch {
-  using register_type = typename RegisterType<T>::type;
-  using Numbers = typename VectorOf<T, sizeof(register_type)>::type;
-  using Anywhere = typename VectorOf<T, sizeof(register_type)>::anywhere;
-  /// Sums of signed integers may not overflow; unsigned ones have the same bits.
-  using Modular =
-      typename VectorOf<std::conditional_t<std::is_same_v<T, int32_t>, uint32_t, T>, sizeof(register_type)>::type;
-  static constexpr size_t size = sizeof(register_type) / sizeof(T);
-  register_type data;
+  using Register = typename RegisterType<T>::type;
+  using Raw = typename RegisterType<T>::raw;
+  using Numbers = typename VectorOf<T, sizeof(Register)>::type;
+  static constexpr size_t size = sizeof(Register) / sizeof(T);
+  Register data;
 
   Batch() = default;
-  SIMDATTN_INLINE Batch(T x) : Batch(of(x - Numbers{})) {}         // NOLINT: implicit, as all of these
-  SIMDATTN_INLINE Batch(register_type r) : data(r) {}              // NOLINT
-  SIMDATTN_INLINE operator register_type() const { return data; }  // NOLINT
+  SIMDATTN_INLINE Batch(T x) : Batch(repeated<T>(x)) {}                           // NOLINT: implicit, as all of these
+  SIMDATTN_INLINE Batch(Register r) : data(r) {}                                  // NOLINT
+  SIMDATTN_INLINE Batch(Raw r) : Batch(of(r)) {}                                  // NOLINT
+  SIMDATTN_INLINE operator Register() const { return data; }                      // NOLINT
+  SIMDATTN_INLINE operator Raw() const { return __builtin_bit_cast(Raw, data); }  // NOLINT
   template <class V>
   static SIMDATTN_INLINE Batch of(V v) {
-    return __builtin_bit_cast(register_type, v);
+    return __builtin_bit_cast(Register, v);
   }
   SIMDATTN_INLINE Numbers numbers() const { return __builtin_bit_cast(Numbers, data); }
-  SIMDATTN_INLINE Modular modular() const { return __builtin_bit_cast(Modular, data); }
   SIMDATTN_INLINE T operator[](size_t i) const { return numbers()[i]; }
 
-  /// With SVE gcc 14 makes memcpy of registers of 128 bits, so vectors of 256 would come from the stack. Elsewhere, and
-  /// by gcc 12, memcpy leaves more vectors in registers.
-  static SIMDATTN_INLINE Batch load_unaligned(const void* p) {
-    if constexpr (kCopiesByType) return of(*static_cast<const Anywhere*>(p));
-    Batch v;
-    __builtin_memcpy(&v.data, p, sizeof(v));
-    return v;
-  }
-  SIMDATTN_INLINE void store_unaligned(void* p) const {
-    if constexpr (kCopiesByType) *static_cast<Anywhere*>(p) = numbers();
-    else __builtin_memcpy(p, &data, sizeof(data));
-  }
-
-  SIMDATTN_INLINE Batch operator-() const { return of(-modular()); }
-  SIMDATTN_INLINE Batch operator~() const { return of(~numbers()); }
-  friend SIMDATTN_INLINE Batch operator+(Batch a, Batch b) { return of(a.modular() + b.modular()); }
-  friend SIMDATTN_INLINE Batch operator-(Batch a, Batch b) { return of(a.modular() - b.modular()); }
-  friend SIMDATTN_INLINE Batch operator*(Batch a, Batch b) { return of(a.modular() * b.modular()); }
-  friend SIMDATTN_INLINE Batch operator&(Batch a, Batch b) { return of(a.numbers() & b.numbers()); }
-  friend SIMDATTN_INLINE Batch operator|(Batch a, Batch b) { return of(a.numbers() | b.numbers()); }
-  friend SIMDATTN_INLINE Batch operator^(Batch a, Batch b) { return of(a.numbers() ^ b.numbers()); }
-  friend SIMDATTN_INLINE Batch operator<<(Batch a, int bits) { return of(a.modular() << bits); }
-  friend SIMDATTN_INLINE Batch operator>>(Batch a, int bits) { return of(a.numbers() >> bits); }
+  static SIMDATTN_INLINE Batch load_unaligned(const void* p) { return loaded<T>(p); }
+  SIMDATTN_INLINE void store_unaligned(void* p) const { stored(*this, p); }
 };
+/// Sums of signed integers may not overflow; unsigned ones have the same bits.
+template <class T>
+using Modular = std::conditional_t<std::is_same_v<T, int32_t>, uint32_t, T>;
 /// The same register as lanes of T.
 template <class T, class V>
 SIMDATTN_INLINE auto as(V v) {
   return __builtin_bit_cast(typename VectorOf<T, sizeof(V)>::type, v.data);
+}
+/// The compiler's: libraries flip the sign's bit on x86, which gcc joins with no multiply-add: rope would take 3 % more
+/// instructions. On NEON it is a register more: masked softmax would put a third vector on the stack.
+template <class T>
+SIMDATTN_INLINE Batch<T> operator-(Batch<T> v) {
+  return Batch<T>::of(-as<Modular<T>>(v));
+}
+/// One instruction: gcc knows it if it sees each vector once.
+template <class V>
+SIMDATTN_INLINE V larger_numbers(V a, V b) {
+  return a > b ? a : b;
 }
 using Floats = Batch<float>;
 using Bits32 = Batch<uint32_t>;

@@ -7,15 +7,6 @@
 namespace simdattn {
 namespace {
 
-/// As a vector of the library with lanes of T, and back.
-template <class T, class U>
-SIMDATTN_INLINE hn::Vec<Tag<T>> lib_as(Batch<U> v) {
-  return hn::BitCast(Tag<T>(), lib(v));
-}
-template <class U, class V>
-SIMDATTN_INLINE Batch<U> own_as(V v) {
-  return own(hn::BitCast(Tag<U>(), v));
-}
 /// As many lanes as Floats have, of another size.
 template <class T>
 using Small = hn::Rebind<T, Tag<float>>;
@@ -47,7 +38,7 @@ SIMDATTN_INLINE Lanes lanes(int64_t from, int64_t to) {
   return {Mask(hn::AndNot(lib(first_of(from)), lib(first_of(to)))), from, to};
 }
 SIMDATTN_INLINE Mask mask_of(Lanes part) { return part.mask; }
-SIMDATTN_INLINE Floats load(const float* p, Lanes part) { return own(hn::MaskedLoad(lib(part.mask), Tag<float>(), p)); }
+SIMDATTN_INLINE Floats load(const float* p, Lanes part) { return hn::MaskedLoad(lib(part.mask), Tag<float>(), p); }
 SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) {
   hn::BlendedStore(lib(v), lib(part.mask), Tag<float>(), p);
 }
@@ -56,7 +47,7 @@ SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) {
 using Halves = hn::Vec<Small<uint16_t>>;
 SIMDATTN_INLINE Halves load_halves(const uint16_t* p, All) { return hn::LoadU(Small<uint16_t>(), p); }
 SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, All) { hn::StoreU(v, Small<uint16_t>(), p); }
-SIMDATTN_INLINE Bits32 widen_bits(Halves v) { return own(hn::PromoteTo(Tag<uint32_t>(), v)); }
+SIMDATTN_INLINE Bits32 widen_bits(Halves v) { return hn::PromoteTo(Tag<uint32_t>(), v); }
 SIMDATTN_INLINE Halves narrow_bits(Bits32 v) {
   // Either is right, as lanes are below 2^16. Without AVX-512 x86 has saturation alone.
   if constexpr (kX86 && !kAvx512) return hn::DemoteTo(Small<uint16_t>(), lib_as<int32_t>(v));
@@ -64,17 +55,17 @@ SIMDATTN_INLINE Halves narrow_bits(Bits32 v) {
 }
 #if !SIMDATTN_F16_BY_INTEGERS
 SIMDATTN_INLINE Floats f32_from_f16(Halves v) {
-  return own(hn::PromoteTo(Tag<float>(), hn::BitCast(Small<hwy::float16_t>(), v)));
+  return hn::PromoteTo(Tag<float>(), hn::BitCast(Small<hwy::float16_t>(), v));
 }
 SIMDATTN_INLINE Halves f16_of_number(Floats v) {
   return hn::BitCast(Small<uint16_t>(), hn::DemoteTo(Small<hwy::float16_t>(), lib(v)));
 }
 #endif
 SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, All) {
-  return own(hn::PromoteTo(Tag<uint32_t>(), hn::LoadU(Small<uint8_t>(), p)));
+  return hn::PromoteTo(Tag<uint32_t>(), hn::LoadU(Small<uint8_t>(), p));
 }
 SIMDATTN_INLINE Ints load_integers(const uint8_t* p) {
-  return own(hn::PromoteTo(Tag<int32_t>(), hn::LoadU(Small<int8_t>(), reinterpret_cast<const int8_t*>(p))));
+  return hn::PromoteTo(Tag<int32_t>(), hn::LoadU(Small<int8_t>(), reinterpret_cast<const int8_t*>(p)));
 }
 
 #if SIMDATTN_AVX512
@@ -89,7 +80,7 @@ SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, Lanes part) {
   hn::BlendedStore(v, narrow_mask(part), Small<uint16_t>(), p);
 }
 SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) {
-  return own(hn::PromoteTo(Tag<uint32_t>(), hn::MaskedLoad(byte_mask(part), Small<uint8_t>(), p)));
+  return hn::PromoteTo(Tag<uint32_t>(), hn::MaskedLoad(byte_mask(part), Small<uint8_t>(), p));
 }
 template <class V>
 SIMDATTN_INLINE Mask nonzero(V bytes) {
@@ -105,10 +96,10 @@ SIMDATTN_INLINE Halves upper_bits(Bits32 v) {
   return hn::LowerHalf(hn::TableLookupLanes(lib_as<uint16_t>(v), hn::SetTableIndices(Tag<uint16_t>(), kOdd)));
 }
 SIMDATTN_INLINE Floats sum_where(Mask m, Floats a, Floats b, Floats other) {
-  return own(hn::MaskedAddOr(lib(other), lib(m), lib(a), lib(b)));
+  return hn::MaskedAddOr(lib(other), lib(m), lib(a), lib(b));
 }
 SIMDATTN_INLINE Floats lane_of(Floats table, Bits32 index) {
-  return own(hn::TableLookupLanes(lib(table), hn::IndicesFromVec(Tag<float>(), lib(index))));
+  return hn::TableLookupLanes(lib(table), hn::IndicesFromVec(Tag<float>(), lib(index)));
 }
 SIMDATTN_INLINE void widen_four(uint64_t f16_bits, float* p) {
   const hn::Full64<hwy::float16_t> four;
@@ -130,11 +121,11 @@ SIMDATTN_INLINE Ints packed_bytes(Ints v0, Ints v1, Ints v2, Ints v3) {
   return own_as<int32_t>(hn::ReorderDemote2To(Tag<Byte>(), low, high));
 }
 #else
-SIMDATTN_INLINE Ints nearest(Floats v) { return own(hn::NearestInt(lib(v))); }
+SIMDATTN_INLINE Ints nearest(Floats v) { return hn::NearestInt(lib(v)); }
 #endif
 /// Two operations, and no constant but 1.
 SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
-  return own(hn::AndNot(hn::SaturatedSub(lib(Bits16(uint16_t{1})), lib(lower)), lib(upper)));
+  return hn::AndNot(hn::SaturatedSub(lib(Bits16(uint16_t{1})), lib(lower)), lib(upper));
 }
 
 /// out[i] = table[n], where n is the lower nibble of codes[i] for i < 16, else the upper one of codes[i - 16].
@@ -154,10 +145,10 @@ template <bool kWeights>
 SIMDATTN_INLINE void add_products(Ints& sum, Ints& more, Ints x, Ints column) {
   const auto a = lib_as<int16_t>(x), b = lib_as<int16_t>(column);
   auto further = lib(more);
-  sum = own(hn::ReorderWidenMulAccumulate(Tag<int32_t>(), a, b, lib(sum), further));
-  more = own(further);
+  sum = hn::ReorderWidenMulAccumulate(Tag<int32_t>(), a, b, lib(sum), further);
+  more = further;
 }
-SIMDATTN_INLINE Ints total(Ints sum, Ints more) { return own(hn::RearrangeToOddPlusEven(lib(sum), lib(more))); }
+SIMDATTN_INLINE Ints total(Ints sum, Ints more) { return hn::RearrangeToOddPlusEven(lib(sum), lib(more)); }
 #endif
 
 #if SIMDATTN_HIGHWAY_ORDER
@@ -179,38 +170,90 @@ SIMDATTN_INLINE Floats load_blocks_at(const Address& address) {
     return hn::LoadU(hn::Full128<float>(), reinterpret_cast<const float*>(address(b)));
   };
   if constexpr (kLanes == 4) {
-    return own(at(0));
+    return at(0);
   } else if constexpr (kLanes == 8) {
-    return own(hn::Combine(Tag<float>(), at(1), at(0)));
+    return hn::Combine(Tag<float>(), at(1), at(0));
   } else {
     const auto v = hn::InsertBlock<1>(hn::ResizeBitCast(Tag<float>(), at(0)), at(1));
-    return own(hn::InsertBlock<3>(hn::InsertBlock<2>(v, at(2)), at(3)));
+    return hn::InsertBlock<3>(hn::InsertBlock<2>(v, at(2)), at(3));
   }
 }
 
 // Order. On x86 lanes are taken for integers, whatever they hold: their shuffles have two ports where those of floating
 // point have one.
-template <size_t kBytes>
-using Lane = hwy::UnsignedFromSize<kBytes>;
+template <class T>
+using Lane = hwy::MakeUnsigned<T>;
 template <class T, class U>
 SIMDATTN_INLINE Batch<U> zip_lo(Batch<U> a, Batch<U> b) {
-  using L = Lane<sizeof(T)>;
+  using L = Lane<T>;
   return own_as<U>(hn::InterleaveLower(Tag<L>(), lib_as<L>(a), lib_as<L>(b)));
 }
 template <class T, class U>
 SIMDATTN_INLINE Batch<U> zip_hi(Batch<U> a, Batch<U> b) {
-  using L = Lane<sizeof(T)>;
+  using L = Lane<T>;
   return own_as<U>(hn::InterleaveUpper(Tag<L>(), lib_as<L>(a), lib_as<L>(b)));
 }
-SIMDATTN_INLINE Floats lower_halves(Floats a, Floats b) {
-  return own(hn::ConcatLowerLower(Tag<float>(), lib(b), lib(a)));
+SIMDATTN_INLINE Floats lower_halves(Floats a, Floats b) { return hn::ConcatLowerLower(Tag<float>(), lib(b), lib(a)); }
+SIMDATTN_INLINE Floats upper_halves(Floats a, Floats b) { return hn::ConcatUpperUpper(Tag<float>(), lib(b), lib(a)); }
+/// The even (odd) lanes of a, then those of b. Lanes are as wide as T.
+template <class T, class U>
+SIMDATTN_INLINE Batch<U> evens(Batch<U> a, Batch<U> b) {
+  using L = Lane<T>;
+  return own_as<U>(hn::ConcatEven(Tag<L>(), lib_as<L>(b), lib_as<L>(a)));
 }
-SIMDATTN_INLINE Floats upper_halves(Floats a, Floats b) {
-  return own(hn::ConcatUpperUpper(Tag<float>(), lib(b), lib(a)));
+template <class T, class U>
+SIMDATTN_INLINE Batch<U> odds(Batch<U> a, Batch<U> b) {
+  using L = Lane<T>;
+  return own_as<U>(hn::ConcatOdd(Tag<L>(), lib_as<L>(b), lib_as<L>(a)));
 }
-SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return own(hn::ConcatEven(Tag<float>(), lib(b), lib(a))); }
-SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return own(hn::ConcatOdd(Tag<float>(), lib(b), lib(a))); }
+template <class T = float, class U>
+SIMDATTN_INLINE Batch<U> zip_lower(Batch<U> a, Batch<U> b) {
+  using L = Lane<T>;
+  return own_as<U>(hn::InterleaveWholeLower(Tag<L>(), lib_as<L>(a), lib_as<L>(b)));
+}
+template <class T = float, class U>
+SIMDATTN_INLINE Batch<U> zip_upper(Batch<U> a, Batch<U> b) {
+  using L = Lane<T>;
+  return own_as<U>(hn::InterleaveWholeUpper(Tag<L>(), lib_as<L>(a), lib_as<L>(b)));
+}
+#if !SIMDATTN_AVX2
+SIMDATTN_INLINE Floats even_twice(Floats v) { return hn::DupEven(lib(v)); }
+SIMDATTN_INLINE Floats odd_twice(Floats v) { return hn::DupOdd(lib(v)); }
 #endif
+/// Lane i of the result is lane i ^ kHalf.
+template <int64_t kHalf, class T>
+SIMDATTN_INLINE Batch<T> swap_lanes(Batch<T> v) {
+  if constexpr (kHalf == 1) return hn::Shuffle2301(lib(v));
+  else if constexpr (kHalf == 2) return hn::Shuffle1032(lib(v));
+  else if constexpr (kHalf == 4) return hn::SwapAdjacentBlocks(lib(v));
+  else return hn::ConcatLowerUpper(Tag<T>(), lib(v), lib(v));
+}
+/// The lower (upper) words of the lanes of e and of o, side by side: e's, o's, e's, ...
+SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) {
+  if constexpr (kX86) return hn::OddEven(lib_as<uint16_t>(o << 16), lib_as<uint16_t>(e));
+  else return hn::InterleaveEven(Tag<uint16_t>(), lib_as<uint16_t>(e), lib_as<uint16_t>(o));
+}
+SIMDATTN_INLINE Bits16 upper_words(Bits32 e, Bits32 o) {
+  if constexpr (kX86) return hn::OddEven(lib_as<uint16_t>(o), lib_as<uint16_t>(e >> 16));
+  else return hn::InterleaveOdd(Tag<uint16_t>(), lib_as<uint16_t>(e), lib_as<uint16_t>(o));
+}
+#endif
+/// Of unsigned bytes.
+SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) {
+  return own_as<uint32_t>(hn::Max(lib_as<uint8_t>(a), lib_as<uint8_t>(b)));
+}
+/// Bytes 0 and 2 (1 and 3) of each lane as numbers of 16 bits.
+SIMDATTN_INLINE Ints even_bytes(Ints v) {
+  return own_as<int32_t>(hn::ShiftRight<8>(hn::ShiftLeft<8>(lib_as<int16_t>(v))));
+}
+SIMDATTN_INLINE Ints odd_bytes(Ints v) { return own_as<int32_t>(hn::ShiftRight<8>(lib_as<int16_t>(v))); }
+/// Signed numbers, towards -infinity.
+SIMDATTN_INLINE Bits16 signed_shift(Bits16 v, int n) {
+  const auto numbers = lib_as<int16_t>(v);
+  // With AVX-512 one count for all lanes would take a shuffle besides.
+  if constexpr (kAvx512) return own_as<uint16_t>(hn::Shr(numbers, hn::Set(Tag<int16_t>(), static_cast<int16_t>(n))));
+  else return own_as<uint16_t>(hn::ShiftRightSame(numbers, n));
+}
 
 }  // namespace
 }  // namespace simdattn

@@ -96,11 +96,6 @@ constexpr bool kMultipliesStored = kInstructions == Instructions::kPlain
 /// Query rows of one register tile: with two vectors of columns it fills the registers.
 constexpr int64_t kTileRows = kAvx512 ? 8 : kRegisters == 32 || (kX86 && kLanes == 8) ? 6 : 4;
 
-/// The same register as a batch of another type.
-template <class To, class From>
-SIMDATTN_INLINE Batch<To> cast_bits(Batch<From> v) {
-  return Batch<To>::of(v.data);
-}
 SIMDATTN_INLINE Bits32 bits_of(Floats v) { return cast_bits<uint32_t>(v); }
 SIMDATTN_INLINE Floats float_of(Bits32 v) { return cast_bits<float>(v); }
 SIMDATTN_INLINE Ints ints_of(Floats v) { return cast_bits<int32_t>(bits_of(v)); }
@@ -110,28 +105,11 @@ SIMDATTN_INLINE Mask operator!=(Floats a, Floats b) { return ~(a == b); }
 SIMDATTN_INLINE Mask operator>(Floats a, Floats b) { return b < a; }
 SIMDATTN_INLINE Mask at_least(Ints a, Ints b) { return ~greater(b, a); }
 SIMDATTN_INLINE bool all(Mask m) { return !any(~m); }
-/// True if a lane is `least` or more.
-template <class T>
-SIMDATTN_INLINE bool any_at_least(Batch<T> v, T least) {
-  return any(~equal(Bits32::of(v.numbers() >= Batch<T>(least).numbers()), Bits32(0u)));
-}
-/// One instruction: gcc knows it if it sees each vector once.
-template <class V>
-SIMDATTN_INLINE V larger_numbers(V a, V b) {
-  return a > b ? a : b;
-}
-template <class T>
-SIMDATTN_INLINE Batch<T> max(Batch<T> a, Batch<T> b) {
-  return Batch<T>::of(larger_numbers(a.numbers(), b.numbers()));
-}
 SIMDATTN_INLINE Ints min(Ints a, Ints b) { return ~max(~a, ~b); }
 /// x > m ? x : m: a NaN in x is ignored, m must not be NaN. MAXPS returns its second operand if either is NaN.
 SIMDATTN_INLINE Floats max_number(Floats x, Floats m) { return kX86 ? max(x, m) : select(x > m, x, m); }
 SIMDATTN_INLINE Floats abs(Floats v) { return float_of(bits_of(v) & Bits32(0x7FFFFFFFu)); }
 SIMDATTN_INLINE Ints abs(Ints v) { return max(v, -v); }
-/// Correctly rounded.
-SIMDATTN_INLINE Floats quotient(Floats a, Floats b) { return Floats::of(a.numbers() / b.numbers()); }
-SIMDATTN_INLINE Floats to_float(Ints v) { return Floats::of(__builtin_convertvector(v.numbers(), Floats::Numbers)); }
 SIMDATTN_INLINE Floats canonical_nan(Floats v) { return select(v == v, v, float_of(Bits32(kCanonicalNaN))); }
 
 /// 0, 1, 2, ...

@@ -64,7 +64,7 @@ template <bool kSecond, class V>
 SIMDATTN_INLINE Floats f32_of_half(V v) {
 #if SIMDATTN_HIGHWAY_LANES && !SIMDATTN_NEON  // FCVTL2 takes a tile of f16 10 % longer by the model of V1
   const auto halves = hn::BitCast(Tag<hwy::float16_t>(), lib(v));
-  return own(kSecond ? hn::PromoteUpperTo(Tag<float>(), halves) : hn::PromoteLowerTo(Tag<float>(), halves));
+  return kSecond ? hn::PromoteUpperTo(Tag<float>(), halves) : hn::PromoteLowerTo(Tag<float>(), halves);
 #else
   if constexpr (sizeof(Halves) == sizeof(Floats)) {
     const Floats none(0.0f);
@@ -173,7 +173,7 @@ SIMDATTN_INLINE Floats shifted_odd_of(Bits32 pairs) {
   // Two shifts, as a mask takes a register for its bits; the compiler must not make them a mask.
   Bits32 halves = pairs >> 16;
 #if SIMDATTN_NEON || SIMDATTN_SVE
-  asm("" : "+w"(halves.data));
+  halves = in_register(halves);
 #endif
   return float_of(halves << 16);
 }

@@ -14,7 +14,7 @@
 #elif SIMDATTN_XSIMD && !SIMDATTN_SVE
 #include "lib/simd/xsimd_lanes.h"
 #endif
-#include "lib/simd/native/order.h"
+#include "lib/simd/order.h"
 
 #if SIMDATTN_PLAIN
 #include "lib/simd/native/plain.h"
@@ -105,7 +105,9 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) {
 SIMDATTN_INLINE Floats load(const float* p, Lanes part) {
   float copy[kLanes] = {};
   copy_lanes(p, copy, part);
-  return Floats::load_unaligned(copy);
+  Floats::Numbers v;  // gcc would put the array together in general registers for a load of the library
+  __builtin_memcpy(&v, copy, sizeof v);
+  return Floats::of(v);
 }
 SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) {
   float copy[kLanes];
@@ -177,13 +179,17 @@ SIMDATTN_INLINE void look_up_nibbles(const int8_t* table, const uint8_t* codes, 
 template <class T>
 SIMDATTN_INLINE Batch<T> in_register(Batch<T> v) {
 #if SIMDATTN_X86
-  asm("" : "+v"(v.data));
+  typename Batch<T>::Raw data = v;
+  asm("" : "+v"(data));
+  v = data;
 #elif SIMDATTN_SVE
   svfloat32_t data = cast_bits<float>(v);  // clang knows no register for a vector of fixed length
   asm("" : "+w"(data));
   v = cast_bits<T>(Floats(data));
 #elif SIMDATTN_NEON
-  asm("" : "+w"(v.data));
+  typename Batch<T>::Raw data = v;
+  asm("" : "+w"(data));
+  v = data;
 #endif
   return v;
 }

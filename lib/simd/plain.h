@@ -11,7 +11,9 @@ namespace simdattn {
 namespace {
 
 template <class T>
-struct RegisterType : VectorOf<T, 4 * SIMDATTN_PLAIN_LANES> {};
+struct RegisterType : VectorOf<T, 4 * SIMDATTN_PLAIN_LANES> {
+  using raw = NoRaw;
+};
 
 /// Lane i is f(i).
 template <class V, class F>

@@ -6,13 +6,13 @@
 namespace simdattn {
 namespace {
 
-SIMDATTN_INLINE Ints nearest(Floats v) { return xsimd::nearbyint_as_int(lib(v)).data; }
+SIMDATTN_INLINE Ints nearest(Floats v) { return xsimd::nearbyint_as_int(lib(v)); }
 
 #if SIMDATTN_X86
 SIMDATTN_INLINE uint32_t word_of(Mask m) { return static_cast<uint32_t>(m.mask()); }
 /// Two operations, and no constant but 1.
 SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
-  return xsimd::bitwise_andnot(lib(upper), xsimd::ssub(lib(Bits16(uint16_t{1})), lib(lower))).data;
+  return xsimd::bitwise_andnot(lib(upper), xsimd::ssub(lib(Bits16(uint16_t{1})), lib(lower)));
 }
 #endif
 
@@ -37,7 +37,7 @@ SIMDATTN_INLINE Mask mask_of(Lanes part) { return part.mask; }
 
 #if SIMDATTN_AVX512
 SIMDATTN_INLINE Mask one_bits(uint32_t word) { return Mask::from_mask(word); }
-SIMDATTN_INLINE Floats lane_of(Floats table, Bits32 index) { return xsimd::swizzle(lib(table), lib(index)).data; }
+SIMDATTN_INLINE Floats lane_of(Floats table, Bits32 index) { return xsimd::swizzle(lib(table), lib(index)); }
 #elif SIMDATTN_AVX2
 /// In each block two lanes of a, then two of b; brought into order.
 template <uint32_t k>
@@ -45,7 +45,7 @@ SIMDATTN_INLINE Floats every_second(Floats a, Floats b) {
   using Order = xsimd::batch_constant<uint32_t, Arch, k, k + 2, k + 8, k + 10, k + 4, k + 6, k + 12, k + 14>;
   using Blocks = xsimd::batch_constant<uint64_t, Arch, 0, 2, 1, 3>;
   const auto pairs = xsimd::bitwise_cast<double>(xsimd::shuffle(lib(a), lib(b), Order()));
-  return xsimd::bitwise_cast<float>(xsimd::swizzle(pairs, Blocks())).data;
+  return xsimd::bitwise_cast<float>(xsimd::swizzle(pairs, Blocks()));
 }
 SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return every_second<0>(a, b); }
 SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return every_second<1>(a, b); }

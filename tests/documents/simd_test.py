@@ -21,8 +21,8 @@ BEGIN, END = '<!-- simd_test.py: begin -->', '<!-- simd_test.py: end -->'
 
 HIGHWAY = {'HWY_RVV': 100}
 AVX2 = {'__SSE2__': 1, '__SSSE3__': 1, '__SSE4_1__': 1, '__AVX2__': 1}
-NEON = {'__aarch64__': 1, 'XSIMD_WITH_NEON64': 1}
-SVE = NEON | {'__ARM_FEATURE_SVE': 1, 'HWY_TARGET_IS_SVE': 1, 'HWY_HAVE_SCALABLE': 1, 'XSIMD_WITH_SVE': 1}
+NEON = {'__aarch64__': 1, 'HWY_TARGET_IS_NEON': 1, 'XSIMD_WITH_NEON64': 1}
+SVE = {'__aarch64__': 1, '__ARM_FEATURE_SVE': 1, 'HWY_TARGET_IS_SVE': 1, 'HWY_HAVE_SCALABLE': 1, 'XSIMD_WITH_NEON64': 1, 'XSIMD_WITH_SVE': 1}
 DOTPROD = {'__ARM_FEATURE_DOTPROD': 1}
 RVV = {'__riscv': 1, 'HWY_TARGET': 100, 'HWY_HAVE_SCALABLE': 1}
 TARGETS = {
@@ -46,6 +46,7 @@ def read(path, macros, seen):
         return
     seen.add(path)
     taken = []  # of each #if: this branch, an earlier one
+    operators = ''
     for line in re.sub(r'//[^\n]*', '', path.read_text()).replace('\\\n', ' ').splitlines():
         directive = re.match(r'#\s*(if|ifdef|ifndef|elif|else|endif|include|define|undef)\b\s*(.*)', line)
         what, rest = directive.groups() if directive else ('', '')
@@ -65,6 +66,11 @@ def read(path, macros, seen):
                 yield from read(source / name, macros, seen) if name.startswith('lib/simd/') else ()
             elif what == 'define' and re.fullmatch(r'\w+(\s+\d+)?', rest):
                 macros[rest.split()[0]] = int((rest.split() + ['1'])[1])
+            elif what == 'define' and rest.startswith('SIMDATTN_OPERATOR('):
+                operators = rest.partition(')')[2]
+            elif line.startswith('SIMDATTN_OPERATOR('):
+                operator, *called = line.strip()[len('SIMDATTN_OPERATOR('):-1].split(', ')
+                yield re.sub(r'\boperator op\b', 'operator' + operator, operators).replace('Function', (called + [''])[0])
             elif not what:
                 yield line
 
@@ -101,7 +107,7 @@ def shares():
         seen = set()
         text = '\n'.join(line for name in ('machine', 'native', 'memory', 'math', 'blocks')
                          for line in read(simd / f'{name}.h', macros, seen))
-        calls = re.compile({'highway': r'\bhn::', 'xsimd': r'\bxsimd::|\blib\('}[library])
+        calls = re.compile({'highway': r'\bhn::|\blib_as<', 'xsimd': r'\bxsimd::|\blib\('}[library])
         who = {}
         for name, body in functions(text):
             if name in wanted:

@@ -120,7 +120,7 @@ SIMDATTN_INLINE void store_rounded_words(Bits32 b0, Bits32 b1, uint16_t* p) {
 /// NearestInt takes a comparison and a selection more, for numbers out of range.
 SIMDATTN_INLINE Ints nearest(Floats v) { return _mm256_cvtps_epi32(v); }
 /// StoreMaskBits extends a byte, which costs top_k a tenth.
-SIMDATTN_INLINE uint32_t word_of(Mask m) { return static_cast<uint32_t>(_mm256_movemask_ps(m)); }
+SIMDATTN_INLINE uint32_t word_of(Mask m) { return static_cast<uint32_t>(_mm256_movemask_ps(m.data.raw)); }
 #else
 /// In each block the lanes of four vectors, each a byte.
 template <bool kUnsigned>

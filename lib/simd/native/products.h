@@ -21,7 +21,7 @@ SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column
 template <bool kWeights>
 SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column) {
   // In assembly: gcc would add products before sums, and put sums on the stack; those of VPDPBUSD it would copy.
-  using R = Ints::register_type;
+  using R = Ints::Raw;
   R s = sum;
   const R a = x, b = column;
 #if defined(__AVX512VNNI__)

@@ -11,7 +11,7 @@ namespace {
 /// NearestInt takes a comparison and a selection more, for numbers out of range.
 SIMDATTN_INLINE Ints nearest(Floats v) { return _mm_cvtps_epi32(v); }
 /// StoreMaskBits extends a byte, which costs top_k a tenth with AVX2.
-SIMDATTN_INLINE uint32_t word_of(Mask m) { return static_cast<uint32_t>(_mm_movemask_ps(m)); }
+SIMDATTN_INLINE uint32_t word_of(Mask m) { return static_cast<uint32_t>(_mm_movemask_ps(m.data.raw)); }
 #else
 using Halves = __m128i;
 SIMDATTN_INLINE Bits32 widen_bits(__m128i v) { return _mm_unpacklo_epi16(v, _mm_setzero_si128()); }

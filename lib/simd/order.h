@@ -31,6 +31,7 @@ SIMDATTN_INLINE V zip_hi(V a, V b) {
   return lanes_from<T>(a, b, [](size_t i) { return zipped_lane<T, V>(i, 8 / sizeof(T)); });
 }
 
+#if !SIMDATTN_HIGHWAY_ORDER
 /// The even (odd) lanes of a, then those of b.
 template <class T, class V>
 SIMDATTN_INLINE V evens(V a, V b) {
@@ -40,13 +41,88 @@ template <class T, class V>
 SIMDATTN_INLINE V odds(V a, V b) {
   return lanes_from<T>(a, b, [](size_t i) { return 2 * i + 1; });
 }
-#if !SIMDATTN_HIGHWAY_ORDER
 /// The lower (upper) half of a, then that of b.
 SIMDATTN_INLINE Floats lower_halves(Floats a, Floats b) {
   return lanes_from<float>(a, b, [](size_t i) { return i + (i < Floats::size / 2 ? 0 : Floats::size / 2); });
 }
 SIMDATTN_INLINE Floats upper_halves(Floats a, Floats b) {
   return lanes_from<float>(a, b, [](size_t i) { return i + (i < Floats::size / 2 ? Floats::size / 2 : Floats::size); });
+}
+template <class T = float, class V>
+SIMDATTN_INLINE V zip_lower(V a, V b) {
+  return lanes_from<T>(a, b, [](size_t i) { return i / 2 + i % 2 * (sizeof(V) / sizeof(T)); });
+}
+template <class T = float, class V>
+SIMDATTN_INLINE V zip_upper(V a, V b) {
+  return lanes_from<T>(a, b, [](size_t i) { return i / 2 + (i % 2 * 2 + 1) * (sizeof(V) / sizeof(T) / 2); });
+}
+/// Lane i of the result is lane i ^ kHalf.
+template <int64_t kHalf, class V>
+SIMDATTN_INLINE V swap_lanes(V v) {
+  return lanes_from<float>(v, v, [](size_t i) { return i ^ static_cast<size_t>(kHalf); });
+}
+/// The lower (upper) words of the lanes of e and of o, side by side: e's, o's, e's, ...
+#if SIMDATTN_X86 && !SIMDATTN_AVX2
+SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) { return cast_bits<uint16_t>((e & Bits32(0xFFFFu)) | o << 16); }
+SIMDATTN_INLINE Bits16 upper_words(Bits32 e, Bits32 o) {
+  return cast_bits<uint16_t>(e >> 16 | (o & Bits32(0xFFFF0000u)));
+}
+#else
+SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) {  // with AVX a shift and a selection
+  return cast_bits<uint16_t>(lanes_from<uint16_t>(
+      e, kX86 ? o << 16 : o, [](size_t i) { return i % 2 == 0 ? i : Bits16::size + i - (kX86 ? 0 : 1); }));
+}
+SIMDATTN_INLINE Bits16 upper_words(Bits32 e, Bits32 o) {
+  return cast_bits<uint16_t>(lanes_from<uint16_t>(
+      kX86 ? e >> 16 : e, o, [](size_t i) { return i % 2 == 0 ? i + (kX86 ? 0 : 1) : Bits16::size + i; }));
+}
+#endif
+
+#if !SIMDATTN_AVX2
+template <class Address>
+SIMDATTN_INLINE Floats load_blocks_at(const Address& address) {
+  Floats r;
+  for (int64_t b = 0; b < kLanes / 4; ++b) __builtin_memcpy(reinterpret_cast<char*>(&r) + 16 * b, address(b), 16);
+  return r;
+}
+#endif
+#endif
+#if !SIMDATTN_HIGHWAY_LANES
+/// Of unsigned bytes.
+SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) {
+  return Bits32::of(larger_numbers(as<uint8_t>(a), as<uint8_t>(b)));
+}
+/// Bytes 0 and 2 (1 and 3) of each lane as numbers of 16 bits.
+SIMDATTN_INLINE Ints even_bytes(Ints v) { return Ints::of((as<int16_t>(v) << 8) >> 8); }
+SIMDATTN_INLINE Ints odd_bytes(Ints v) { return Ints::of(as<int16_t>(v) >> 8); }
+/// Signed numbers, towards -infinity.
+#if SIMDATTN_AVX512
+// One count for all lanes would take a shuffle besides.
+SIMDATTN_INLINE Bits16 signed_shift(Bits16 v, int n) {
+  return _mm512_srav_epi16(v, _mm512_set1_epi16(static_cast<int16_t>(n)));
+}
+#else
+SIMDATTN_INLINE Bits16 signed_shift(Bits16 v, int n) { return Bits16::of(as<int16_t>(v) >> static_cast<int16_t>(n)); }
+#endif
+#endif
+
+#if !(SIMDATTN_XSIMD && SIMDATTN_AVX2) || SIMDATTN_AVX512
+SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return evens<float>(a, b); }
+SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return odds<float>(a, b); }
+#endif
+#if SIMDATTN_AVX512
+// These take no port of the arithmetic when v comes from memory; DupEven and what compilers choose for it do.
+SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm512_moveldup_ps(v); }
+SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm512_movehdup_ps(v); }
+#elif SIMDATTN_AVX2
+SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm256_moveldup_ps(v); }
+SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm256_movehdup_ps(v); }
+#elif !SIMDATTN_HIGHWAY_ORDER
+SIMDATTN_INLINE Floats even_twice(Floats v) {
+  return lanes_from<float>(v, v, [](size_t i) { return i / 2 * 2; });
+}
+SIMDATTN_INLINE Floats odd_twice(Floats v) {
+  return lanes_from<float>(v, v, [](size_t i) { return i / 2 * 2 + 1; });
 }
 #endif
 /// The even (odd) blocks of a, then those of b.
@@ -66,34 +142,6 @@ SIMDATTN_INLINE void order_columns(Floats& s0, Floats& s1, Floats& s2, Floats& s
   s2 = kLanes == 8 ? t2 : even_blocks(t2, t3);
   s3 = kLanes == 8 ? t3 : odd_blocks(t2, t3);
 }
-template <class T = float, class V>
-SIMDATTN_INLINE V zip_lower(V a, V b) {
-  return lanes_from<T>(a, b, [](size_t i) { return i / 2 + i % 2 * (sizeof(V) / sizeof(T)); });
-}
-template <class T = float, class V>
-SIMDATTN_INLINE V zip_upper(V a, V b) {
-  return lanes_from<T>(a, b, [](size_t i) { return i / 2 + (i % 2 * 2 + 1) * (sizeof(V) / sizeof(T) / 2); });
-}
-#if SIMDATTN_AVX512
-// These take no port of the arithmetic when v comes from memory; what compilers choose for the shuffle does.
-SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm512_moveldup_ps(v); }
-SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm512_movehdup_ps(v); }
-#elif SIMDATTN_AVX2
-SIMDATTN_INLINE Floats even_twice(Floats v) { return _mm256_moveldup_ps(v); }
-SIMDATTN_INLINE Floats odd_twice(Floats v) { return _mm256_movehdup_ps(v); }
-#else
-SIMDATTN_INLINE Floats even_twice(Floats v) {
-  return lanes_from<float>(v, v, [](size_t i) { return i / 2 * 2; });
-}
-SIMDATTN_INLINE Floats odd_twice(Floats v) {
-  return lanes_from<float>(v, v, [](size_t i) { return i / 2 * 2 + 1; });
-}
-#endif
-/// Lane i of the result is lane i ^ kHalf.
-template <int64_t kHalf, class V>
-SIMDATTN_INLINE V swap_lanes(V v) {
-  return lanes_from<float>(v, v, [](size_t i) { return i ^ static_cast<size_t>(kHalf); });
-}
 /// Joins all lanes by op: halves, quarters and so on, the order of the 16 partial sums.
 template <class V, class Op>
 SIMDATTN_INLINE auto fold_lanes(V v, const Op& op) {
@@ -109,34 +157,10 @@ SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
   return upper & ~(max(lower, Bits16(uint16_t{1})) - lower);
 }
 #endif
-/// The lower (upper) words of the lanes of e and of o, side by side: e's, o's, e's, ...
-#if SIMDATTN_X86 && !SIMDATTN_AVX2
-SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) { return cast_bits<uint16_t>((e & Bits32(0xFFFFu)) | o << 16); }
-SIMDATTN_INLINE Bits16 upper_words(Bits32 e, Bits32 o) {
-  return cast_bits<uint16_t>(e >> 16 | (o & Bits32(0xFFFF0000u)));
-}
-#else
-SIMDATTN_INLINE Bits16 lower_words(Bits32 e, Bits32 o) {  // with AVX a shift and a selection
-  return cast_bits<uint16_t>(lanes_from<uint16_t>(
-      e, kX86 ? o << 16 : o, [](size_t i) { return i % 2 == 0 ? i : Bits16::size + i - (kX86 ? 0 : 1); }));
-}
-SIMDATTN_INLINE Bits16 upper_words(Bits32 e, Bits32 o) {
-  return cast_bits<uint16_t>(lanes_from<uint16_t>(
-      kX86 ? e >> 16 : e, o, [](size_t i) { return i % 2 == 0 ? i + (kX86 ? 0 : 1) : Bits16::size + i; }));
-}
-#endif
-
-#if !SIMDATTN_HIGHWAY_ORDER && (!SIMDATTN_AVX2 || SIMDATTN_AVX512)
-SIMDATTN_INLINE Floats even_lanes(Floats a, Floats b) { return evens<float>(a, b); }
-SIMDATTN_INLINE Floats odd_lanes(Floats a, Floats b) { return odds<float>(a, b); }
-#endif
-
-#if !SIMDATTN_AVX2 && !SIMDATTN_HIGHWAY_ORDER
-template <class Address>
-SIMDATTN_INLINE Floats load_blocks_at(const Address& address) {
-  Floats r;
-  for (int64_t b = 0; b < kLanes / 4; ++b) __builtin_memcpy(reinterpret_cast<char*>(&r) + 16 * b, address(b), 16);
-  return r;
+#if !SIMDATTN_AVX2
+template <int i>
+SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
+  return (v << (24 - 8 * i)) & Bits32(0xFF000000u);
 }
 #endif
 /// The same of p + kRows b stride.
@@ -144,28 +168,6 @@ template <int64_t kRows = 4, class T>
 SIMDATTN_INLINE Floats load_blocks(const T* p, int64_t stride) {
   return load_blocks_at([&](int64_t b) SIMDATTN_LAMBDA { return p + kRows * b * stride; });
 }
-/// Of unsigned bytes.
-SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) {
-  return Bits32::of(larger_numbers(as<uint8_t>(a), as<uint8_t>(b)));
-}
-#if !SIMDATTN_AVX2
-template <int i>
-SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
-  return (v << (24 - 8 * i)) & Bits32(0xFF000000u);
-}
-#endif
-/// Bytes 0 and 2 (1 and 3) of each lane as numbers of 16 bits.
-SIMDATTN_INLINE Ints even_bytes(Ints v) { return Ints::of((as<int16_t>(v) << 8) >> 8); }
-SIMDATTN_INLINE Ints odd_bytes(Ints v) { return Ints::of(as<int16_t>(v) >> 8); }
-/// Signed numbers, towards -infinity.
-#if SIMDATTN_AVX512
-// One count for all lanes would take a shuffle besides.
-SIMDATTN_INLINE Bits16 signed_shift(Bits16 v, int n) {
-  return _mm512_srav_epi16(v, _mm512_set1_epi16(static_cast<int16_t>(n)));
-}
-#else
-SIMDATTN_INLINE Bits16 signed_shift(Bits16 v, int n) { return Bits16::of(as<int16_t>(v) >> static_cast<int16_t>(n)); }
-#endif
 
 }  // namespace
 }  // namespace simdattn
