@@ -82,6 +82,8 @@ SIMDATTN_INLINE void stored(Batch<T> v, void* p) {
 SIMDATTN_OPERATOR(+, Add, Modular<T>)
 SIMDATTN_OPERATOR(-, Sub, Modular<T>)
 SIMDATTN_OPERATOR(*, Mul, Modular<T>)
+#endif
+#if !HWY_TARGET_IS_SVE && !HWY_ARCH_X86
 SIMDATTN_OPERATOR(&, And, T)
 SIMDATTN_OPERATOR(|, Or, T)
 SIMDATTN_OPERATOR(^, Xor, T)

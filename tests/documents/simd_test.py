@@ -20,7 +20,7 @@ page = source / 'docs/targets.md'
 BEGIN, END = '<!-- simd_test.py: begin -->', '<!-- simd_test.py: end -->'
 
 HIGHWAY = {'HWY_RVV': 100}
-AVX2 = {'__SSE2__': 1, '__SSSE3__': 1, '__SSE4_1__': 1, '__AVX2__': 1}
+AVX2 = {'HWY_ARCH_X86': 1, '__SSE2__': 1, '__SSSE3__': 1, '__SSE4_1__': 1, '__AVX2__': 1}
 NEON = {'__aarch64__': 1, 'HWY_TARGET_IS_NEON': 1, 'XSIMD_WITH_NEON64': 1}
 SVE = {'__aarch64__': 1, '__ARM_FEATURE_SVE': 1, 'HWY_TARGET_IS_SVE': 1, 'HWY_HAVE_SCALABLE': 1, 'XSIMD_WITH_NEON64': 1, 'XSIMD_WITH_SVE': 1}
 DOTPROD = {'__ARM_FEATURE_DOTPROD': 1}
