@@ -138,7 +138,7 @@ Status divide(const AttentionProblem& a, int64_t threads, Division* division) {
   TaskCount count[kRowBlockSizes];
   int sizes_of_blocks = threads == 1 ? 1 : kRowBlockSizes;  // those whose tasks can be counted
   int64_t most_rows = 0;                                    // of a sequence
-  int64_t tokens = 0;                                       // no fault: of keys counted, below 2^60, for fetching alone
+  int64_t tokens = 0;                                       // no fault: keys, below 2^60: they choose what is fetched
   // Sequences of one length are counted once: with strides of 0, a legal batch has any number of them.
   const int64_t same = same_lengths(a) && sizes.sequences > 0 ? sizes.sequences : 1;
   for (int64_t s = 0; s < sizes.sequences; s += same) {
@@ -150,7 +150,7 @@ Status divide(const AttentionProblem& a, int64_t threads, Division* division) {
     }
     if (sizes_of_blocks == 0) return kTooManyTasks;
     most_rows = std::max(most_rows, rows);
-    const int64_t keys = seq.rules.length - oldest_token(a, seq.rules.length);  // no fault: as tokens
+    const int64_t keys = seq.rules.length - oldest_token(a, seq.rules.length);  // no fault: chooses what is fetched
     tokens += has_lists(a) ? std::min(keys, a.lists.length * a.lists.block_size) : keys;
   }
   const double bytes = static_cast<double>(tokens) * static_cast<double>(same) * static_cast<double>(sizes.kv_heads) *

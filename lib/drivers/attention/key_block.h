@@ -16,7 +16,7 @@ struct KeyBlock {
   BlockTokens v;
   bool alike = false;  // every row sees the same columns: as neither end of what rows see decreases from row to row
                        // (RowBlock::seen), the first and the last row are enough to tell
-  bool few = false;    // no fault: some row may see few keys of many columns
+  bool few = false;    // some row sees few keys of many columns
   bool holes = false;  // the interval of some row leaves out columns between others: lists are in any order
   SeenColumns row[kRowBlock];
 
@@ -43,7 +43,7 @@ struct KeyBlock {
   }
   /// True if each of rows [r, r + n) sees the columns `see`.
   bool same_interval(int64_t r, int64_t n, Interval see) const {
-    for (const int64_t end = alike ? r : r + n; r < end; ++r) {
+    for (const int64_t end = r + (alike ? 1 : n); r < end; ++r) {
       if (row[r].interval() != see) return false;
     }
     return true;
