@@ -83,17 +83,18 @@ TEST_P(NarrowAttention, IntegersAsTheDefinition) {
   }
 }
 
-/// The sign of one row in `every` or so moves from its integers into its scale. In some rows of values -127 become
-/// -128, whose negative is 127 as well.
+/// The sign of a row moves from its integers into its scale. `most`: -127 becomes -128, whose negative is 127 as well.
+void turn_sign(const KvStorage& s, int64_t b, int64_t h, int64_t t, bool most) {
+  *s.scale(b, h, t) *= -1;
+  for (int64_t d = 0; d < s.kv.dim; ++d) {
+    unsigned char* const code = s.byte(b, h, t, d);
+    *code = static_cast<unsigned char>(most && *code == 127 ? 128 : 256 - *code);
+  }
+}
+/// Of one row in `every` or so; with -128 in some rows of values.
 void turn_signs(Random& random, const KvStorage& s, int64_t every, bool values) {
   for (const auto [b, h, t] : indices(s.kv.batch, s.kv.heads, s.kv.capacity)) {
-    if (!random.one_in(every)) continue;
-    *s.scale(b, h, t) *= -1;
-    const bool most = values && random.coin();
-    for (int64_t d = 0; d < s.kv.dim; ++d) {
-      unsigned char* const code = s.byte(b, h, t, d);
-      *code = static_cast<unsigned char>(most && *code == 127 ? 128 : 256 - *code);
-    }
+    if (random.one_in(every)) turn_sign(s, b, h, t, values && random.coin());
   }
 }
 
@@ -125,6 +126,30 @@ TEST_P(NarrowAttention, IntegersAsStored) {
     a.k = k.kv;
     a.v = v.kv;
     ASSERT_EQ(result_of(c, a, target()), want) << describe(a);
+  }
+}
+
+/// Of few keys that a mask shows, values are multiplied as stored unless a scale is negative: that of any of them.
+TEST_P(NarrowAttention, SignsOfFewValues) {
+  constexpr int64_t kKeys = 128, kDim = 64, kShown[] = {9, 40, 77};
+  Random random(seed() * 7000 + 9);
+  const Array<4> q(random, DType::kF32, {1, 1, 3, kDim}, Values::kOrdinary),
+      rows(random, DType::kF32, {1, 1, kKeys, kDim}, Values::kOrdinary), want = q.like(random), got = q.like(random);
+  const KvStorage v = make_kv(random, KvType::kInt8, KvForm::kRows, 1, 1, kKeys, kDim);
+  ASSERT_TRUE(ok(kv_append(rows.view, {}, v.kv, {}, exec())));
+  uint8_t mask[kKeys] = {};
+  for (const int64_t t : kShown) mask[t] = 1;
+  AttentionProblem a;
+  a.q = q.view, a.k = rows.view, a.v = v.kv, a.out = want.view;
+  a.scoring.mask = view(mask, {1, 1, 1, kKeys});
+  a.arithmetic = Arithmetic::kInt8;
+  ASSERT_TRUE(ok(run_attention(a, &target())));
+  a.out = got.view;
+  for (const int64_t t : kShown) {
+    turn_sign(v, 0, 0, t, false);
+    ASSERT_TRUE(ok(run_attention(a, &target())));
+    ASSERT_EQ(difference(want, got), "") << "key " << t;
+    turn_sign(v, 0, 0, t, false);
   }
 }
 

@@ -16,7 +16,8 @@ struct KeyBlock {
   BlockTokens v;
   bool alike = false;  // every row sees the same columns: as neither end of what rows see decreases from row to row
                        // (RowBlock::seen), the first and the last row are enough to tell
-  bool few = false;    // some row sees few keys of many columns
+  /// Some row sees few keys of many columns.
+  bool few = false;    // no fault: each row is asked once more
   bool holes = false;  // the interval of some row leaves out columns between others: lists are in any order
   SeenColumns row[kRowBlock];
 
