@@ -139,7 +139,7 @@ static constexpr CpuFeature kFeatures[] = {
 #elif defined(__riscv) && defined(__linux__)
 
 static constexpr Isa kFirst = Isa::kRvvVl128;
-static constexpr Isa kLast = Isa::kRvvVl128;
+static constexpr Isa kLast = Isa::kRvvVl256;
 static bool has_v() { return (getauxval(AT_HWCAP) >> ('V' - 'A') & 1) != 0; }
 static bool vector_bytes_are(unsigned long bytes) {
   unsigned long r = 0;
@@ -149,7 +149,8 @@ static bool vector_bytes_are(unsigned long bytes) {
 }
 static constexpr CpuFeature kFeatures[] = {
     {"v", kFirst, kLast, has_v},
-    {"a vector length of 128 bits", kFirst, kLast, [] { return vector_bytes_are(16); }},
+    {"a vector length of 128 bits", Isa::kRvvVl128, Isa::kRvvVl128, [] { return vector_bytes_are(16); }},
+    {"a vector length of 256 bits", Isa::kRvvVl256, Isa::kRvvVl256, [] { return vector_bytes_are(32); }},
 };
 
 #else

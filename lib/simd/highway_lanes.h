@@ -122,6 +122,15 @@ SIMDATTN_INLINE Ints packed_bytes(Ints v0, Ints v1, Ints v2, Ints v3) {
 }
 #else
 SIMDATTN_INLINE Ints nearest(Floats v) { return hn::NearestInt(lib(v)); }
+template <int k>
+SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
+  return hn::OrderedTruncate2To(Tag<uint16_t>(), lib(v << (8 - 8 * k)), lib(v >> (8 + 8 * k)));
+}
+SIMDATTN_INLINE Bits16 load_scaled_bytes(const uint8_t* p, int n) {
+  const hn::Rebind<int8_t, Tag<int16_t>> bytes;
+  const auto numbers = hn::PromoteTo(Tag<int16_t>(), hn::LoadU(bytes, reinterpret_cast<const int8_t*>(p)));
+  return own_as<uint16_t>(hn::ShiftLeftSame(numbers, n));
+}
 #endif
 /// Two operations, and no constant but 1.
 SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {

@@ -129,7 +129,7 @@ TEST(Targets, ListIsOrderedByInstructionSetAcrossBackends) {
                                                       {"/neon"},
                                                       {"/sve2_128", "/sve128"},
                                                       {"/ppc9"},
-                                                      {"/rvv_128"},
+                                                      {"/rvv_256", "/rvv_128"},
                                                       {"/f32x"},
                                                       {"scalar"}};
 #if defined(__x86_64__)
