@@ -9,7 +9,7 @@ from test_torch import tensors
 
 import simdattn
 import simdattn.torch
-from simdattn import _run
+from simdattn import _attention, _rope, _run
 from simdattn._abi import Code
 
 pytestmark = pytest.mark.skipif(_run._core is None, reason='the extension module is not built')
@@ -33,6 +33,19 @@ def test_equal_bits_in_both_ways(learned, monkeypatch):
     found = [[call() for call in calls] for _ in range(3)][-1]
     monkeypatch.setattr(simdattn.torch, 'replay', _run._never)
     assert all(torch.equal(f, call()) and f.dtype == call().dtype for f, call in zip(found, calls))
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16])
+def test_every_type_takes_the_short_way(dtype, monkeypatch):
+    q, k, v = tensors((1, 2, 5, 16), (1, 2, 9, 16), (1, 2, 9, 16), dtype=dtype)
+    table, mask, where = simdattn.rope_table(40, 16), torch.ones(5, 9).tril(), torch.tensor([[3, 1, 4, 1, 5]])
+    lengths = torch.tensor([8], dtype=torch.int32)
+    calls = [lambda m=m: simdattn.attention(q, k, v, mask=m, kv_length=lengths) for m in (mask.bool(), mask.to(torch.uint8))]
+    calls += [lambda w=w: simdattn.rope(q, *table, w) for w in (where, where.int())]
+    wanted = [[call() for call in calls] for _ in range(2)][-1]
+    monkeypatch.setattr(_attention, 'Problem', None)  # what the long ways begin with
+    monkeypatch.setattr(_rope, 'operand', None)
+    assert all(torch.equal(call(), w) for call, w in zip(calls, wanted))
 
 
 def test_what_is_not_plain_after_it_was(learned):
