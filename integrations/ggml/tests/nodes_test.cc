@@ -164,16 +164,18 @@ void make_delta_net(Random& random, Node* n) {
   if (decay != beta) fill(random, decay, 1);
 }
 
-void make_convolution(Random& random, Node* n) {
+void make_convolution_of(Random& random, Node* n, int channels, int batch) {
   ggml_context* const c = n->context;
-  const int width = random.between(2, 5), channels = random.between(1, 700), tokens = random.between(1, 9),
-            batch = random.between(1, 3);
+  const int width = random.between(2, 5), tokens = random.between(1, 9);
   ggml_tensor* inputs = ggml_new_tensor_3d(c, GGML_TYPE_F32, width - 1 + tokens, channels, batch);
   ggml_tensor* weight = ggml_new_tensor_2d(c, GGML_TYPE_F32, width, channels);
   n->node = ggml_ssm_conv(c, inputs, weight);
   n->allocate();
   fill(random, inputs, 1);
   fill(random, weight, 1);
+}
+void make_convolution(Random& random, Node* n) {
+  make_convolution_of(random, n, random.between(1, 700), random.between(1, 3));
 }
 
 /// One call of the library. False: it refuses.
@@ -292,6 +294,16 @@ bool one_case(Random& random, int kind, ggml_backend_t stock, Call* call) {
   return true;
 }
 
+/// A plan looks at every sequence, where there are more of them than channels, and writes nothing.
+void plan_of_many_sequences(Call* call) {
+  Random random(1);
+  Node n;
+  make_convolution_of(random, &n, 1, 5000);
+  std::memset(n.node->data, 0xff, ggml_nbytes(n.node));
+  const std::string before = n.bytes();
+  check(kTable[2].plan(*n.node, false, call) && n.bytes() == before, "SSM_CONV of 5000 sequences");
+}
+
 /// The exit status of a process. A cache of bf16 asks for AMX, once; others do not.
 int requests_of_amx() {
   unsetenv("SIMDATTN_GGML_ARITHMETIC");
@@ -331,6 +343,7 @@ int main(int argc, char** argv) {
   int taken[kOperators] = {};
   const unsigned found = find_operators();
   take_operators(found);
+  plan_of_many_sequences(call.get());
   for (int i = 0; i < cases; ++i) {
     Random random(static_cast<unsigned>(i + 1));
     const int kind = i % kOperators;
