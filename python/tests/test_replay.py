@@ -179,6 +179,19 @@ def test_what_is_forgotten_is_given_back(random):
     assert pages_after(range(3000, 9000)) < before + 2000  # each call that is kept is more than a page
 
 
+def test_the_target_is_the_named_one():
+    """Targets have the same bits, but here a call of the default target is refused."""
+    program = '''
+import numpy as np, simdattn
+from simdattn import _attention
+x = [np.ones((1, 2, 5, 16), np.float32) for _ in range(3)]
+for _ in range(2): simdattn.attention(*x, target='scalar')
+_attention.Problem = None  # what the long way begins with
+simdattn.attention(*x, target='scalar')
+'''
+    subprocess.run([sys.executable, '-c', program], check=True, env={**os.environ, 'SIMDATTN_TARGET': 'nothing'})
+
+
 def test_without_the_extension():
     """PyPy and free-threaded builds do not load it: ctypes makes the same calls."""
     program = '''
