@@ -64,6 +64,20 @@ void nothing_is_allocated_again() {
   }
 }
 
+void freed_backends_leave_nothing() {
+  Graph graph(4, 3);
+  graph.allocate();
+  const auto bytes_after = [&](int count) {
+    std::vector<ggml_backend_t> all;
+    for (int i = 0; i < count; ++i) graph.run(all.emplace_back(cpu_backend(2)));
+    for (ggml_backend_t backend : all) ggml_backend_free(backend);
+    const auto used = mallinfo2();
+    return used.uordblks + used.hblkhd;
+  };
+  const size_t before = bytes_after(2), after = bytes_after(20);
+  check(after < before + (1 << 20), "20 backends leave " + std::to_string(after - before) + " bytes");
+}
+
 // ---- Results --------------------------------------------------------------------------------------------------------
 
 void random_graphs(int cases) {
@@ -268,6 +282,7 @@ int main(int argc, char** argv) {
   random_graphs(argc > 2 ? std::atoi(argv[2]) : 20);
   any_number_of_threads_gives_the_same_bits();
   nothing_is_allocated_again();
+  freed_backends_leave_nothing();
   reference_is_ggmls();
   graph_plans_are_ggmls();
   thread_pools();
