@@ -387,3 +387,13 @@ def test_results_lie_as_empty_like_makes_them(installed, layout):
         out, _ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(x, x, x)
         assert out.stride() == torch.empty_like(x).stride(), (x.shape, x.stride())
         torch.testing.assert_close(out, formula(x, x, x), rtol=0, atol=1e-5)
+
+
+@needed
+def test_copies_of_everything(installed):
+    """No last dimension is contiguous: queries, keys, values, the mask and the result go through copies."""
+    q, k, v = (x.transpose(2, 3) for x in tensors((2, 3, 16, 6), (2, 3, 16, 9), (2, 3, 16, 9)))
+    mask = torch.randn(9, 6).t()
+    out, _ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=mask)
+    assert out.stride() == torch.empty_like(q).stride() and simdattn.torch.calls() == (1, {})
+    torch.testing.assert_close(out, formula(q, k, v, attn_mask=mask), rtol=0, atol=1e-5)
