@@ -1,4 +1,5 @@
 """The provider among others: options, errors, threads, processes, and what ONNX Runtime does with providers."""
+import inspect
 import os
 import subprocess
 import sys
@@ -45,6 +46,20 @@ def test_helper_may_be_called_twice():
         simdattn.onnxruntime.add(ort.SessionOptions(), arithmetic='f64')
     with pytest.raises(TypeError):
         simdattn.onnxruntime.add(ort.SessionOptions(), arithmetics='f32')
+
+
+def test_wrong_types():
+    """They raise TypeError or Error and name the argument, as python/tests/test_torch_wrong_types.py asks of other modules."""
+    ours = pytest.importorskip('simdattn.onnxruntime')
+    good = {'add': {'options': ort.SessionOptions(), 'arithmetic': 'f32', 'log': False}, 'register': {}}
+    assert sorted(good) == sorted(ours.__all__)
+    for name, options in good.items():
+        function = getattr(ours, name)
+        function(**options, library=models.LIBRARY)
+        for argument in inspect.signature(function).parameters:
+            for wrong in (object(), 2.5, [1, 'two'], {}, np.array(['a', 'b'])):
+                with pytest.raises((TypeError, ours.Error), match=argument):
+                    function(**{**options, argument: wrong})
 
 
 def test_policy_chooses_it():
