@@ -1,7 +1,8 @@
 // The fused kernel that PyTorch's scaled_dot_product_attention ends in on a CPU, in the place of PyTorch's own.
 //
-// It is registered by libtorch's stable C interface, which is the same in every version from 2.10 on. A kernel in
-// Python takes 6 us a call to be reached, half of what PyTorch's own kernel takes for a token, and it needs the GIL.
+// PyTorch's operator makes its results and calls the kernel of the CPU's instruction set by a pointer (DispatchStub).
+// That points here instead, so a call that is left to PyTorch costs a look at its types and sizes. To take the place of
+// the whole operator costs more, because the dispatcher then makes boxes for arguments and results.
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
@@ -20,12 +21,13 @@ Torch torch;
 
 namespace {
 
-constexpr int32_t kCpu = 0;  // the device
-constexpr const char* kName = "_scaled_dot_product_flash_attention_for_cpu";
+constexpr int32_t kCpu = 0;                                             // the device
 constexpr const char* kFormula = "_scaled_dot_product_attention_math";  // for what the kernel does not take
 
 AtenOptions options;
-void* registered;        // the library object; null: not installed
+Kernel* before;  // what PyTorch's pointer was: null where PyTorch chooses the kernel again for each call
+bool installed;
+void* registered;        // the library object that has the formula; null: none
 void* registered_above;  // that of the formula in the place of autograd
 
 // ---- What calls came to ---------------------------------------------------------------------------------------------
@@ -35,7 +37,7 @@ struct Reason {
   int64_t calls;
 };
 constexpr int kMostReasons = 32;
-std::atomic<int64_t> taken;
+std::atomic<int64_t> taken, theirs_faster;
 Reason reasons[kMostReasons];
 int reasons_known;
 pthread_mutex_t reasons_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -52,41 +54,6 @@ void count(const char* text) {
   }
   ++reasons[i].calls;
   pthread_mutex_unlock(&reasons_lock);
-}
-
-// ---- Tensors --------------------------------------------------------------------------------------------------------
-
-Sizes contiguous(const int64_t* shape) { return {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1}; }
-
-// Whether a step of dimension i stays inside of one of dimension j: the order in which PyTorch sorts dimensions.
-bool comes_after(const Tensor& x, int i, int j) {
-  if (x.stride[i] == 0 || x.stride[j] == 0) return false;
-  return x.stride[i] != x.stride[j] ? x.stride[i] > x.stride[j] : x.shape[i] > x.shape[j];
-}
-
-// The strides of torch.empty_like(x): those of x where its elements fill their memory, else dense ones in their order.
-Sizes strides_like(const Tensor& x) {
-  int order[4] = {3, 2, 1, 0};
-  for (int i = 1; i < 4; ++i) {
-    int at = i;
-    for (int before = i - 1; before >= 0; --before) {
-      if (comes_after(x, order[before], order[at])) {
-        const int swapped = order[before];
-        order[before] = order[at], order[at] = swapped, at = before;
-      } else if (comes_after(x, order[at], order[before])) {
-        break;
-      }
-    }
-  }
-  Sizes dense;
-  int64_t step = 1;
-  bool same = true;
-  for (const int i : order) {
-    dense[size_t(i)] = step;
-    same = same && (x.shape[i] == 1 || x.stride[i] == step);
-    step *= x.shape[i] > 1 ? x.shape[i] : 1;
-  }
-  return same ? Sizes{x.stride[0], x.stride[1], x.stride[2], x.stride[3]} : dense;
 }
 
 // ---- A call ---------------------------------------------------------------------------------------------------------
@@ -120,12 +87,6 @@ void put_lse(const float* from, float* to, int64_t batch, int64_t heads, int64_t
   }
 }
 
-double double_of(Value x) {
-  double number;
-  std::memcpy(&number, &x, sizeof(number));
-  return number;
-}
-
 }  // namespace
 
 bool element_of(int32_t type, DType* element) {
@@ -146,11 +107,6 @@ void* memory_of(Handle x) {
   return x == nullptr || torch.get_data_ptr(x, &data) != 0 ? nullptr : data;
 }
 
-bool Call::theirs_is_faster() const {
-  const int64_t rows = q.shape[2], keys = k.shape[2];
-  return q.type == torch.float32 && q.shape[1] == k.shape[1] && (rows == 1 || rows * keys <= kFewScores);
-}
-
 const char* Call::unknown() const {
   for (const Tensor* x : {&q, &k, &v}) {
     DType type;
@@ -162,14 +118,6 @@ const char* Call::unknown() const {
   DType type;
   if (has_mask && !element_of(mask.type, &type)) return "a mask of another type";
   return nullptr;
-}
-
-const char* Call::refusal() const {
-  for (const Tensor* x : {&q, &k, &v})
-    if (x->rank != 4) return "another number of dimensions than 4";
-  if (const char* reason = unknown()) return reason;
-  if (!options.always && theirs_is_faster()) return "float32, one row or few scores: PyTorch's kernel is faster";
-  return has_mask && mask.rank > 4 ? "a mask of more dimensions than 4" : nullptr;
 }
 
 bool Call::pack(Tensor* x) {
@@ -198,19 +146,19 @@ const char* Call::run(simdattn_attention_problem* problem, const DType* types) c
   return status.code == Code::kOk ? nullptr : status.detail;
 }
 
-// Makes `out` and `lse` as PyTorch's kernel does.
-const char* Call::attend() {
-  const Sizes out_shape = {q.shape[0], q.shape[1], q.shape[2], v.shape[3]};
-  const Sizes promised = q.shape[3] == v.shape[3] ? strides_like(q) : contiguous(out_shape.data());
-  const bool direct = promised[3] == 1 || out_shape[3] == 1;
-  const int32_t type = q.type;
-  const int64_t batch = q.shape[0], heads = q.shape[1], rows = q.shape[2];
-  out = make(out_shape.data(), promised.data(), type);
-  const Sizes plain = contiguous(out_shape.data());
-  const Handle written = direct ? out : make(out_shape.data(), plain.data(), type);
-  if (!direct && written != nullptr) copies[copied++] = written;
-  const int64_t lse_shape[3] = {batch, heads, rows}, lse_stride[3] = {heads * rows, 1, heads};
-  lse = make(lse_shape, lse_stride, torch.float32, 3);
+const char* Call::attend(Handle out_given, Handle lse_given) {
+  Tensor result, result_lse;
+  if (!result.read(out_given) || !result_lse.read(lse_given)) return "results without memory";
+  const int64_t batch = q.shape[0], heads = q.shape[1], rows = q.shape[2], dim = result.shape[3];
+  const bool direct = result.rows_are_contiguous();
+  Tensor written = result;
+  if (!direct) {
+    const int64_t dense[4] = {rows * heads * dim, heads * dim, dim, 1};
+    const Handle copy = make(result.shape, dense, q.type);
+    if (copy == nullptr) return kNoMemory;
+    copies[copied++] = copy;
+    if (!written.read(copy)) return kNoMemory;
+  }
   if (!pack_all()) return kNoMemory;
 
   DType types[4] = {};
@@ -219,44 +167,24 @@ const char* Call::attend() {
   problem.q = view_of(q, types[0]);
   problem.k = view_of(k, types[1]);
   problem.v = view_of(v, types[2]);
-  const Sizes& steps = direct ? promised : plain;
-  problem.out = simdattn::View<4>(memory_of(written), types[0], out_shape, steps);
-  if (out_shape[3] == 1) problem.out.stride[3] = 1;
-  float* sums = static_cast<float*>(std::malloc(sizeof(float) * size_t(batch * heads * rows)));
-  float* result = static_cast<float*>(memory_of(lse));
-  problem.lse = simdattn::View<3>(sums, DType::kF32, {batch, heads, rows});
+  problem.out = simdattn::View<4>(written.data, types[0], {batch, heads, rows, dim},
+                                  {written.stride[0], written.stride[2], written.stride[1], 1});
   if (has_mask) {
     element_of(mask.type, &types[3]);
     (types[3] == DType::kU8 ? problem.scoring.mask : problem.scoring.bias) = view_of(mask, types[3]);
   }
-  const bool there = sums != nullptr && result != nullptr && problem.out.data != nullptr;
-  const char* reason = there ? run(&problem, types) : kNoMemory;
-  if (reason == nullptr) put_lse(sums, result, batch, heads, rows);
+  float* sums = static_cast<float*>(std::malloc(sizeof(float) * size_t(batch * heads * rows)));
+  problem.lse = simdattn::View<3>(sums, DType::kF32, {batch, heads, rows});
+  const char* reason = sums == nullptr ? kNoMemory : run(&problem, types);
+  if (reason == nullptr) put_lse(sums, static_cast<float*>(result_lse.data), batch, heads, rows);
   std::free(sums);
   if (reason != nullptr) return reason;
-  return direct || torch.copy_(out, written, 0) == 0 ? nullptr : kNoMemory;
+  return direct || torch.copy_(out_given, written.handle, 0) == 0 ? nullptr : kNoMemory;
 }
 
-bool take(Value given, Value* value) {
-  auto* held = reinterpret_cast<Value*>(uintptr_t(given));
-  if (held == nullptr) return false;
-  *value = *held;
-  torch.delete_value(held);
-  return true;
-}
-
-Handle handle_of(Value x) { return reinterpret_cast<Handle>(uintptr_t(x)); }
-
-bool Call::read(Value* stack, int dropout_at, int mask_at, int scale_at) {
-  Value given_mask = 0, given_scale = 0;
-  dropout = double_of(stack[dropout_at]);
-  causal = (stack[dropout_at + 1] & 0xFF) != 0;
-  has_mask = take(stack[mask_at], &given_mask);
-  has_scale = take(stack[scale_at], &given_scale);
-  scale = double_of(given_scale);
-  mask_given = handle_of(given_mask);
-  return q.read(handle_of(stack[0])) && k.read(handle_of(stack[1])) && v.read(handle_of(stack[2])) &&
-         (!has_mask || mask.read(mask_given));
+bool Call::read(Handle q_given, Handle k_given, Handle v_given, Handle mask_given) {
+  has_mask = mask_given != nullptr;
+  return q.read(q_given) && k.read(k_given) && v.read(v_given) && (!has_mask || mask.read(mask_given));
 }
 
 void free_handles(Handle* handles, int n) {
@@ -270,34 +198,34 @@ void Call::end(const char* reason) {
     taken.fetch_add(1, std::memory_order_relaxed);
   } else {
     count(reason);
-    free_handles(&out, 1);
-    free_handles(&lse, 1);
   }
 }
 
 namespace {
 
-// What PyTorch calls: the arguments of the operator in `stack`, then its two results. Arguments belong to the kernel.
-void kernel(Value* stack, uint64_t, uint64_t) {
-  Call call;
-  Handle given[3] = {handle_of(stack[0]), handle_of(stack[1]), handle_of(stack[2])};
-  const char* reason = call.read(stack, 3, 5, 6) ? call.refusal() : "tensors without memory";
-  if (reason == nullptr) reason = call.attend();
-  call.end(reason);
-  Failure failure = 0;
-  if (reason != nullptr) {
-    failure = torch.theirs(given[0], given[1], given[2], call.dropout, call.causal,
-                           call.has_mask ? &call.mask_given : nullptr, call.has_scale ? &call.scale : nullptr,
-                           &call.out, &call.lse);
+// Before all else, as this is asked of calls that take some microseconds.
+bool theirs_is_faster(const Held& q, const Held& k) {
+  int32_t type = 0;
+  int64_t *n = nullptr, *n_kv = nullptr;
+  return torch.get_dtype(handle_of(q), &type) == 0 && type == torch.float32 && torch.get_sizes(handle_of(q), &n) == 0 &&
+         torch.get_sizes(handle_of(k), &n_kv) == 0 && n[1] == n_kv[1] && (n[2] == 1 || n[2] * n_kv[2] <= kFewScores);
+}
+
+// What PyTorch calls, when it has seen that there are four dimensions, no dropout, and one size of heads.
+void kernel(const Held& out, const Held& lse, const Held& q, const Held& k, const Held& v, double dropout, bool causal,
+            std::optional<Held> mask, std::optional<double> scale) {
+  if (!options.always && theirs_is_faster(q, k)) {
+    theirs_faster.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    Call call;
+    call.causal = causal, call.has_scale = scale.has_value(), call.scale = scale.value_or(0);
+    const bool read = call.read(handle_of(q), handle_of(k), handle_of(v), mask ? handle_of(*mask) : nullptr);
+    const char* reason = read ? call.unknown() : "tensors without memory";
+    if (reason == nullptr) reason = call.attend(handle_of(out), handle_of(lse));
+    call.end(reason);
+    if (reason == nullptr) return;
   }
-  free_handles(given, 3);
-  free_handles(&call.mask_given, 1);
-  if (failure != 0) {
-    torch.check_fail(kName, __FILE__, __LINE__,
-                     torch.what != nullptr ? torch.what() : "PyTorch's kernel refuses the call; it has said why");
-  }
-  stack[0] = uintptr_t(call.out);
-  stack[1] = uintptr_t(call.lse);
+  torch.theirs(out, lse, q, k, v, dropout, causal, mask, scale);
 }
 
 // A function's address from a dict of them; `optional`: null where there is none.
@@ -336,6 +264,7 @@ bool find_formula(PyObject* a) {
 bool register_formula() {
   return torch.library_init_impl("aten", "AutogradCPU", __FILE__, __LINE__, &registered_above) == 0 &&
          torch.library_impl(registered_above, kFormula, formula_kernel) == 0 &&
+         torch.library_init_impl("aten", "CPU", __FILE__, __LINE__, &registered) == 0 &&
          torch.library_impl(registered, kFormula, formula_kernel) == 0;
 }
 
@@ -346,11 +275,11 @@ bool find_all(PyObject* a) {
          find(a, "get_dim", &torch.get_dim) && find(a, "get_sizes", &torch.get_sizes) &&
          find(a, "get_strides", &torch.get_strides) && find(a, "get_dtype", &torch.get_dtype) &&
          find(a, "empty_strided", &torch.empty_strided) && find(a, "copy_", &torch.copy_) &&
-         find(a, "theirs", &torch.theirs) && find(a, "get_num_threads", &torch.get_num_threads) &&
-         find(a, "delete_value", &torch.delete_value) && find(a, "what", &torch.what, true) && find_formula(a) &&
-         find(a, "check_fail", &torch.check_fail) && type_of(a, "dtype_float32", &torch.float32) &&
-         type_of(a, "dtype_bfloat16", &torch.bfloat16) && type_of(a, "dtype_float16", &torch.float16) &&
-         type_of(a, "dtype_float64", &torch.float64) && type_of(a, "dtype_bool", &torch.boolean);
+         find(a, "get_num_threads", &torch.get_num_threads) && find(a, "delete_value", &torch.delete_value) &&
+         find(a, "place", &torch.place) && find(a, "theirs", &torch.theirs) && find_formula(a) &&
+         type_of(a, "dtype_float32", &torch.float32) && type_of(a, "dtype_bfloat16", &torch.bfloat16) &&
+         type_of(a, "dtype_float16", &torch.float16) && type_of(a, "dtype_float64", &torch.float64) &&
+         type_of(a, "dtype_bool", &torch.boolean);
 }
 
 }  // namespace
@@ -371,20 +300,23 @@ PyObject* install_kernel(PyObject*, PyObject* arguments) {
   if (!PyArg_ParseTuple(arguments, "O!KIip", &PyDict_Type, &addresses, &target, &threads, &arithmetic, &always)) {
     return nullptr;
   }
-  if (registered == nullptr && !find_all(addresses)) return nullptr;
+  if (!installed && !find_all(addresses)) return nullptr;
   options = {reinterpret_cast<const simdattn_target*>(uintptr_t(target)), threads, arithmetic, always != 0};
-  if (registered != nullptr) Py_RETURN_NONE;
-  taken = 0, reasons_known = 0;
-  if (torch.library_init_impl("aten", "CPU", __FILE__, __LINE__, &registered) != 0 ||
-      torch.library_impl(registered, kName, kernel) != 0 || (torch.formula != nullptr && !register_formula())) {
+  if (installed) Py_RETURN_NONE;
+  taken = 0, theirs_faster = 0, reasons_known = 0;
+  if (torch.formula != nullptr && !register_formula()) {
     PyErr_SetString(PyExc_RuntimeError, "PyTorch does not register the kernel");
     return nullptr;
   }
+  before = torch.place->exchange(kernel);
+  installed = true;
   Py_RETURN_NONE;
 }
 
 // uninstall_kernel(): PyTorch's own again.
 PyObject* uninstall_kernel(PyObject*, PyObject*) {
+  if (installed) *torch.place = before;
+  installed = false;
   for (void** one : {&registered, &registered_above}) {
     if (*one != nullptr) torch.delete_library_object(*one);
     *one = nullptr;
@@ -396,12 +328,14 @@ PyObject* uninstall_kernel(PyObject*, PyObject*) {
 PyObject* kernel_calls(PyObject*, PyObject*) {
   PyObject* others = PyDict_New();
   if (others == nullptr) return nullptr;
-  pthread_mutex_lock(&reasons_lock);
-  for (int i = 0; i < reasons_known; ++i) {
-    PyObject* calls = PyLong_FromLongLong(reasons[i].calls);
-    if (calls != nullptr) PyDict_SetItemString(others, reasons[i].text, calls);
+  const auto put = [others](const char* reason, int64_t n) {
+    PyObject* calls = n > 0 ? PyLong_FromLongLong(n) : nullptr;
+    if (calls != nullptr) PyDict_SetItemString(others, reason, calls);
     Py_XDECREF(calls);
-  }
+  };
+  put("float32, one row or few scores: PyTorch's kernel is faster", theirs_faster);
+  pthread_mutex_lock(&reasons_lock);
+  for (int i = 0; i < reasons_known; ++i) put(reasons[i].text, reasons[i].calls);
   pthread_mutex_unlock(&reasons_lock);
   if (PyErr_Occurred() != nullptr) return Py_DECREF(others), nullptr;
   return Py_BuildValue("LN", static_cast<long long>(taken), others);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <optional>
 #include <tuple>
 
@@ -22,6 +23,12 @@ struct Held {
   ~Held() {}
 };
 inline const Held& held(Handle x) { return *static_cast<const Held*>(x); }
+inline Handle handle_of(const Held& x) { return const_cast<Held*>(&x); }
+
+// at::native::flash_attention_fn: PyTorch's fused kernel. It writes to results that are there, [batch, rows, heads,
+// dimensions] and [batch, rows, heads].
+using Kernel = void(const Held& out, const Held& lse, const Held& q, const Held& k, const Held& v, double dropout,
+                    bool causal, std::optional<Held> mask, std::optional<double> scale);
 
 // at::native::_scaled_dot_product_attention_math(), which is no kernel that the stable interface could call.
 using Formula = std::tuple<Held, Held>(const Held& q, const Held& k, const Held& v, const std::optional<Held>& mask,
@@ -42,18 +49,16 @@ struct Torch {
   Failure (*empty_strided)(int64_t rank, const int64_t* sizes, const int64_t* strides, int32_t dtype, int32_t device,
                            int32_t index, Handle* made);
   Failure (*copy_)(Handle to, Handle from, int32_t non_blocking);
-  Failure (*theirs)(Handle q, Handle k, Handle v, double dropout, int32_t causal, Handle* mask, double* scale,
-                    Handle* out, Handle* lse);
   Failure (*get_num_threads)(uint32_t* threads);
   void (*delete_value)(void* value);
-  const char* (*what)();  // of the last failure; null before PyTorch 2.13
-  Formula* formula;       // null: calls that end there are left alone
+  std::atomic<Kernel*>* place;  // PyTorch's pointer to the kernel that it calls
+  Kernel* theirs;               // PyTorch's kernel for this CPU
+  Formula* formula;             // null: calls that end there are left alone
   bool (*any_tangents)();
   bool (*any_modes)(bool but_for_infrastructure);
   bool (*grad_mode_is_enabled)();
   bool (*requires_grad)(const void* tensor);
   Failure (*new_uninitialized_tensor)(Handle* made);
-  void (*check_fail)(const char* function, const char* file, uint32_t line, const char* message);  // throws
   int32_t float32, bfloat16, float16, float64, boolean;
 };
 extern Torch torch;
@@ -90,25 +95,23 @@ struct Call {
   Tensor q, k, v, mask;
   double dropout = 0, scale = 0;
   bool causal = false, has_mask = false, has_scale = false, grouped = false;
-  Handle mask_given = nullptr, out = nullptr, lse = nullptr;
+  Handle out = nullptr, lse = nullptr;  // of the formula
   Handle copies[5] = {};
   int copied = 0;
 
-  // Reads the arguments that all kernels share, from those places in the stack. False: a tensor without memory.
-  bool read(Value* stack, int dropout_at, int mask_at, int scale_at);
+  // Reads tensors; mask: null if there is none. False: one of them has no memory.
+  bool read(Handle q_given, Handle k_given, Handle v_given, Handle mask_given);
   // What the library does not take, in whatever form.
   const char* unknown() const;
   // Copies where a last dimension is not contiguous.
   bool pack_all() { return pack(&q) && pack(&k) && pack(&v) && (!has_mask || pack(&mask)); }
   // Runs a problem whose arrays are there, with the call's options. types: of q, k, v.
   const char* run(simdattn_attention_problem* problem, const simdattn::DType* types) const;
-  // Counts the call, and frees what it has made, but for its results if they are simdattn's.
+  // Counts the call, and frees copies.
   void end(const char* reason);
 
-  // Of the kernel.
-  bool theirs_is_faster() const;
-  const char* refusal() const;
-  const char* attend();
+  // Of the kernel: writes results that are there.
+  const char* attend(Handle out_given, Handle lse_given);
 
   // Of the formula.
   bool is_the_kernels() const;
@@ -126,9 +129,6 @@ constexpr const char* kNoMemory = "no memory";
 Handle make(const int64_t* shape, const int64_t* stride, int32_t type, int64_t rank = 4);
 // Null: there is none.
 void* memory_of(Handle x);
-Handle handle_of(Value x);
-// An optional argument: null, or the address of a value that belongs to whom it is given to.
-bool take(Value given, Value* value);
 void free_handles(Handle* handles, int n);
 
 // What PyTorch calls in the place of its formula: the arguments of the operator in `stack`, then its two results.

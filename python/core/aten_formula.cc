@@ -1,5 +1,7 @@
 // What PyTorch's scaled_dot_product_attention computes by a formula of products on a CPU: all that its fused kernel
 // does not take.
+#include <cstring>
+
 #include "python/core/aten.h"
 
 namespace simdattn_python::aten {
@@ -147,20 +149,41 @@ constexpr int kMostGiven = 4;
 thread_local Given given[kMostGiven];  // the innermost last
 thread_local int calls_given;
 
+Handle handle_of(Value x) { return reinterpret_cast<Handle>(uintptr_t(x)); }
+
+// An optional argument: null, or the address of a value that belongs to whom it is given to.
+bool take(Value argument, Value* value) {
+  auto* stored = reinterpret_cast<Value*>(uintptr_t(argument));
+  if (stored == nullptr) return false;
+  *value = *stored;
+  torch.delete_value(stored);
+  return true;
+}
+
+double double_of(Value x) {
+  double number;
+  std::memcpy(&number, &x, sizeof(number));
+  return number;
+}
+
 }  // namespace
 
 void formula_kernel(Value* stack, uint64_t, uint64_t) {
   Call call;
   while (calls_given > 0 && given[calls_given - 1].frame <= &call) free_handles(given[--calls_given].handles, 5);
-  Value dropped = 0;
+  Value mask = 0, dropped = 0, scale = 0;
+  take(stack[3], &mask);
   take(stack[6], &dropped);
-  const bool read = call.read(stack, 4, 3, 7);
-  call.grouped = (stack[8] & 0xFF) != 0;
+  call.has_scale = take(stack[7], &scale);
+  call.scale = double_of(scale), call.dropout = double_of(stack[4]);
+  call.causal = (stack[5] & 0xFF) != 0, call.grouped = (stack[8] & 0xFF) != 0;
+  Given mine = {{handle_of(stack[0]), handle_of(stack[1]), handle_of(stack[2]), handle_of(mask), handle_of(dropped)},
+                &call};
+  const bool read = call.read(mine.handles[0], mine.handles[1], mine.handles[2], mine.handles[3]);
   const char* reason = read ? call.refusal_of_formula() : "tensors without memory";
   if (reason == nullptr) reason = call.attend_all();
   call.end(reason);
-  Given mine = {{handle_of(stack[0]), handle_of(stack[1]), handle_of(stack[2]), call.mask_given, handle_of(dropped)},
-                &call};
+  if (reason != nullptr) free_handles(&call.out, 1), free_handles(&call.lse, 1);
   const bool noted = calls_given < kMostGiven;
   if (noted) given[calls_given++] = mine;
   if (reason != nullptr) call.by_formula(mine.handles);

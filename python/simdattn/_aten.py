@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import warnings
 from typing import Any, Dict, NamedTuple, Optional
 
 import torch
@@ -22,14 +21,16 @@ _NAME = '_scaled_dot_product_flash_attention_for_cpu'
 _SHIMS = ('library_init_impl', 'library_impl', 'delete_library_object', 'delete_tensor_object', 'get_data_ptr', 'get_dim', 'get_sizes',
           'get_strides', 'get_dtype', 'empty_strided', 'copy_', 'grad_mode_is_enabled', 'new_uninitialized_tensor', 'dtype_float32', 'dtype_bfloat16', 'dtype_float16', 'dtype_float64',
           'dtype_bool')
-_NAMES = {**{name: ('aoti_torch_' + name,) for name in _SHIMS}, 'theirs': ('aoti_torch_cpu_' + _NAME,),
+_NAMES = {**{name: ('aoti_torch_' + name,) for name in _SHIMS}, 'place': ('_ZN2at6native22flash_attention_kernelE',),
           'get_num_threads': ('torch_get_num_threads',), 'delete_value': ('torch_delete_stable_ivalue', '_ZdlPv'),
           'formula': ('_ZN2at6native34_scaled_dot_product_attention_mathERKNS_6TensorES3_S3_RKSt8optionalIS1_EdbS7_S4_IdEb',),
           'any_tangents': ('_ZN5torch8autograd14ForwardADLevel13has_any_levelEv',),
-          'any_modes': ('_ZN3c104impl20TorchDispatchModeTLS13any_modes_setEb',), 'requires_grad': ('_ZNK3c1010TensorImpl13requires_gradEv',),
-          'what': ('torch_exception_get_what_without_backtrace',), 'check_fail': ('_ZN3c106detail14torchCheckFailEPKcS2_jS2_',)}
-# `what` is of 2.13 and later; without one of the others the formula stays as it is.
-_OPTIONAL = ('what', 'formula', 'any_tangents', 'any_modes', 'requires_grad', 'grad_mode_is_enabled', 'new_uninitialized_tensor')
+          'any_modes': ('_ZN3c104impl20TorchDispatchModeTLS13any_modes_setEb',), 'requires_grad': ('_ZNK3c1010TensorImpl13requires_gradEv',)}
+# Without one of these the formula stays as it is.
+_OPTIONAL = ('formula', 'any_tangents', 'any_modes', 'requires_grad', 'grad_mode_is_enabled', 'new_uninitialized_tensor')
+# A variable that points to PyTorch's kernel for an instruction set. The name has the types of the kernel's arguments.
+_KERNEL = ('_ZN2at6native12DispatchStubIPFvRKNS_6TensorES4_S4_S4_S4_dbSt8optionalIS2_ES5_IdEE'
+           'NS0_44flash_attention_kernel_DECLARE_DISPATCH_typeEE{}E')
 
 
 class Calls(NamedTuple):
@@ -43,25 +44,34 @@ def _addresses() -> Dict[str, int]:
     """Where libtorch's functions are. Error where one is missing."""
     loaded = ctypes.CDLL(torch._C.__file__)  # a look-up goes through all libraries that it is linked with
     found: Dict[str, int] = {}
+
+    def find(name: str, *spellings: str) -> None:
+        there = [spelling for spelling in spellings if hasattr(loaded, spelling)]
+        if there:
+            found[name] = ctypes.cast(getattr(loaded, there[0]), ctypes.c_void_p).value or 0
+        elif name not in _OPTIONAL:
+            raise Error(Code.RANGE, f'install: PyTorch {torch.__version__} has no {spellings[0]}, which 2.10 and later have; '
+                                    'replace_sdpa() needs none')
+
     for name, spellings in _NAMES.items():
-        for spelling in spellings:
-            if hasattr(loaded, spelling):
-                found[name] = ctypes.cast(getattr(loaded, spelling), ctypes.c_void_p).value or 0
-                break
-        else:
-            if name not in _OPTIONAL:
-                raise Error(Code.RANGE, f'install: PyTorch {torch.__version__} has no {spellings[0]}, which 2.10 and later have; '
-                                        'replace_sdpa() needs none')
+        find(name, *spellings)
+    find('theirs', *(_KERNEL.format(f'{len(kind)}{kind}') for kind in (torch.backends.cpu.get_cpu_capability(), 'DEFAULT')))
+    found['theirs'] = ctypes.c_void_p.from_address(found['theirs']).value or 0
     return found
 
 
-def _let_it_warn_once() -> None:
-    """PyTorch says once in a process that a kernel is replaced: here, where nobody hears it."""
-    library = torch.library.Library('aten', 'IMPL', 'CPU')
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        library.impl(_NAME, lambda *given, **named: None)
-    library._destroy()
+def _try(found: Dict[str, int]) -> None:
+    """Error, unless PyTorch calls what is put in the place of its kernel."""
+    x = torch.zeros(1, 1, 1, 1, dtype=torch.float32, device='cpu')
+    _core.install_kernel(found, 0, 0, 0, True)
+    try:
+        getattr(torch.ops.aten, _NAME)(x, x, x)
+        reached = _core.kernel_calls()[0] == 1
+    finally:
+        _core.uninstall_kernel()
+    if not reached or not found['theirs']:
+        raise Error(Code.RANGE, f'install: PyTorch {torch.__version__} does not call its kernel as 2.10 - 2.14 do; replace_sdpa() '
+                                'needs none')
 
 
 _installed = False
@@ -91,7 +101,7 @@ def install(*, target: TargetName = None, threads: Optional[int] = None, arithme
     with _lock:
         found = _addresses()
         if not _installed:
-            _let_it_warn_once()
+            _try(found)
         _core.install_kernel(found, *options)
         _installed = True
 

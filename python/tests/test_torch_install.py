@@ -15,7 +15,7 @@ import simdattn.torch
 from simdattn import _aten, _run
 
 HAS = _run._core is not None and tuple(map(int, torch.__version__.split('.')[:2])) >= (2, 10)
-needed = pytest.mark.skipif(not HAS, reason="libtorch's stable C interface: PyTorch 2.10 and later, and the extension module")
+needed = pytest.mark.skipif(not HAS, reason='PyTorch 2.10 and later, and the extension module')
 
 
 @pytest.fixture
@@ -334,28 +334,30 @@ def test_what_pytorchs_kernel_refuses_is_its_error(installed):
     for given in ((x, x[0], x), (x.double(), x, x), (x, x, x.long())):
         with pytest.raises(RuntimeError, match='dim|expected scalar type'):
             kernel(*given)
-    assert simdattn.torch.calls().taken == 0 and sum(simdattn.torch.calls().others.values()) == 3
+    assert simdattn.torch.calls() == (0, {'torch.float64': 1, 'another type than float32, bfloat16 and float16': 1})
 
 
 @needed
-def test_before_pytorch_2_13(monkeypatch):
-    """It has no function that frees an optional argument, nor one for the sentence of an error."""
-    names = {**_aten._NAMES, 'delete_value': ('_ZdlPv',), 'what': ('not_there',)}
-    monkeypatch.setattr(_aten, '_NAMES', names)
-    simdattn.torch.install(always=True)
+@pytest.mark.parametrize('name, says', [('not_there', 'has no not_there'), ('environ', 'does not call its kernel as')])
+def test_another_pytorch(monkeypatch, name, says):
+    """One that has no such pointer, or in which something else is there."""
+    monkeypatch.setattr(_aten, '_NAMES', {**_aten._NAMES, 'place': (name,)})
+    with pytest.raises(simdattn.Error, match=f'install: PyTorch .* {says}'):
+        simdattn.torch.install()
+    assert simdattn.torch.calls() == (0, {}) and os.environ['PATH']
+
+
+@needed
+def test_the_operator_stays_pytorchs():
+    """A kernel registered in its place would be called by boxed arguments, calls that are left to PyTorch's too."""
+    dump = torch._C._dispatch_dump
+    name = 'aten::_scaled_dot_product_flash_attention_for_cpu'
+    before = dump(name)
+    simdattn.torch.install()
     try:
-        x, = tensors((1, 2, 6, 16))
-        mask = torch.randn(6, 6)
-        for _ in range(100):
-            torch.testing.assert_close(functional.scaled_dot_product_attention(x, x, x, attn_mask=mask, scale=0.3),
-                                       formula(x, x, x, attn_mask=mask, scale=0.3), rtol=0, atol=1e-5)
-        with pytest.raises(RuntimeError, match="PyTorch's kernel refuses the call"):
-            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(x, x[0], x)
+        assert dump(name) == before
     finally:
         simdattn.torch.uninstall()
-    names['check_fail'] = ('not_there',)
-    with pytest.raises(simdattn.Error, match='install: PyTorch .* has no not_there'):
-        simdattn.torch.install()
 
 
 @needed
