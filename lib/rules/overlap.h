@@ -23,7 +23,7 @@ struct ByteSet {
   /// near 2^63.
   static constexpr int64_t kMaxReach = int64_t{1} << 58;
 
-  uintptr_t first;
+  uint64_t first;           // where addresses have 32 bits, too: it may wrap on its way
   int64_t span;             // 0 in a set of no bytes
   int64_t width;            // of the contiguous run
   int outer;                // dimensions in use, which alone are written
@@ -58,7 +58,7 @@ struct ByteSet {
     }
     const int64_t down = reach >> 63 & reach;
     nested = nested && stride * unit >= span;
-    first += static_cast<uintptr_t>(down);
+    first += static_cast<uint64_t>(down);
     span += reach - 2 * down;
     count[outer] = static_cast<int32_t>(times);
     step[outer++] = stride * unit;

@@ -142,7 +142,8 @@ AttentionProblem other_addresses(const AttentionProblem& a, Random& random) {
   if (b.out.data == nullptr) b.out = {};  // without data a shape is a promise
   // A plan reads no keys and values, so that these addresses need not be real.
   if (b.v.data != nullptr && b.k.data != nullptr && random.coin()) {
-    const uintptr_t far = reinterpret_cast<uintptr_t>(a.v.data) ^ uintptr_t { 1 } << 44;
+    constexpr uintptr_t kFar = static_cast<uintptr_t>(uint64_t{1} << (sizeof(void*) == 8 ? 44 : 31));
+    const uintptr_t far = reinterpret_cast<uintptr_t>(a.v.data) ^ kFar;
     b.v.data = random.coin() ? a.k.data : reinterpret_cast<const void*>(far);
   }
   if (b.v.scales != nullptr && b.k.scales != nullptr && random.coin()) b.v.scales = b.k.scales;
