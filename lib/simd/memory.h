@@ -62,7 +62,10 @@ SIMDATTN_INLINE Halves f16_from_f32(Floats v) { return f16_of_number(canonical_n
 /// Of the f16 in the first, or second, half of a register.
 template <bool kSecond, class V>
 SIMDATTN_INLINE Floats f32_of_half(V v) {
-#if SIMDATTN_HIGHWAY_LANES && !SIMDATTN_NEON  // FCVTL2 takes a tile of f16 10 % longer by the model of V1
+#if SIMDATTN_HIGHWAY_LANES && SIMDATTN_F16_BY_INTEGERS
+  const auto halves = hn::BitCast(Tag<uint16_t>(), lib(v));
+  return f32_from_f16(kSecond ? hn::UpperHalf(Small<uint16_t>(), halves) : hn::LowerHalf(Small<uint16_t>(), halves));
+#elif SIMDATTN_HIGHWAY_LANES && !SIMDATTN_NEON  // FCVTL2 takes a tile of f16 10 % longer by the model of V1
   const auto halves = hn::BitCast(Tag<hwy::float16_t>(), lib(v));
   return kSecond ? hn::PromoteUpperTo(Tag<float>(), halves) : hn::PromoteLowerTo(Tag<float>(), halves);
 #else

@@ -60,10 +60,10 @@ struct Checks {
 
 void check_arithmetic(const Checks& c, const float* x, const float* y, const float* z) {
   const Floats a = load(x), b = load(y), d = load(z);
-#ifdef __FMA__
+#if defined(__FMA__) || SIMDATTN_PLAIN || !(defined(__SSE2__) || defined(__wasm__))
   constexpr bool kFused = true;
 #else
-  constexpr bool kFused = !kX86;
+  constexpr bool kFused = false;
 #endif
   // Without fused multiply-add there are two roundings.
   const auto mul_add_of = [](float p, float q, float r) { return kFused ? simdattn::fma(p, q, r) : p * q + r; };
@@ -142,6 +142,11 @@ void check_memory(const Checks& c, const float* x) {
   T narrow[3 * kMost];
   for (int64_t i = 0; i < 3 * kMost; ++i) narrow[i] = from_f32<T>(x[i]);
   c.bits("load", bits_of(load(narrow)), [&](int64_t i) { return std::bit_cast<uint32_t>(to_f32(narrow[i])); });
+  if constexpr (std::is_same_v<T, f16> && kInstructions != Instructions::kSse) {
+    const Bits16 halves = Bits16::load_unaligned(narrow);
+    c.floats("f32_of_half", f32_of_half<false>(halves), [&](int64_t i) { return to_f32(narrow[i]); });
+    c.floats("f32_of_half", f32_of_half<true>(halves), [&](int64_t i) { return to_f32(narrow[i + kLanes]); });
+  }
   T out[kMost + 2], kept;
   const auto stored = [&](const char* operation, Floats v, int64_t from, int64_t to, auto part) {
     std::memset(out, 0x5A, sizeof out);
@@ -179,9 +184,7 @@ void check_halves(const Checks& c, const float* x) {
   for (int64_t i = 0; i < 2 * kLanes; ++i) numbers[i] = is_nan(x[i]) ? 1.5f : x[i];
   const Floats low = load(numbers), high = load(numbers + kLanes);
   store_numbers(low, high, out);
-  for (int64_t i = 0; i < 2 * kLanes; ++i) {
-    c.expect(out[i].bits == from_f32<bf16>(numbers[i]).bits, "store_numbers", i);
-  }
+  for (int64_t i = 0; i < 2 * kLanes; ++i) c.expect(out[i].bits == from_f32<bf16>(numbers[i]).bits, "store_numbers", i);
   store_pairs(low, high, out);
   for (int64_t i = 0; i < 2 * kLanes; ++i) {
     c.expect(out[i].bits == from_f32<bf16>(numbers[i / 2 + i % 2 * kLanes]).bits, "store_pairs", i);
@@ -262,9 +265,7 @@ void check_order(const Checks& c, const float* x, const float* y) {
     std::memcpy(index, x, sizeof index);
     c.floats("lane_of", lane_of(a, bits_of(a)), [&](int64_t i) { return x[index[i] & 15]; });
   }
-  unroll<kLanes == 4   ? 2
-         : kLanes == 8 ? 3
-                       : 4>([&](auto k) {
+  unroll<std::countr_zero(static_cast<uint64_t>(kLanes))>([&](auto k) {
     c.floats("swap_lanes", swap_lanes<int64_t{1} << k>(a), [&](int64_t i) { return x[i ^ (int64_t{1} << k)]; });
   });
 #if !SIMDATTN_SVE
