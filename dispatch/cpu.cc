@@ -153,6 +153,13 @@ static constexpr CpuFeature kFeatures[] = {
     {"a vector length of 256 bits", Isa::kRvvVl256, Isa::kRvvVl256, [] { return vector_bytes_are(32); }},
 };
 
+#elif defined(__wasm__)
+
+// An engine without SIMD loads no module that has it.
+static constexpr Isa kFirst = Isa::kWasm128;
+static constexpr Isa kLast = Isa::kWasm128;
+static constexpr std::span<const CpuFeature> kFeatures;
+
 #else
 
 static constexpr Isa kFirst = Isa::kBaseline;

@@ -21,6 +21,7 @@ enum class Isa : uint8_t {
   kPower9,      // VSX with conversions of f16
   kRvvVl128,    // RISC-V V with vectors of exactly that many bits
   kRvvVl256,
+  kWasm128,  // SIMD of WebAssembly
   // SVE with vectors of exactly that many bits. Those of 128 stand before NEON, which has as many: SVE's loops
   // broadcast by an instruction what NEON's multiply-adds take from a lane, and no pipe is idle for it.
   kSveVl128,

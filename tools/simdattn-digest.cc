@@ -3,8 +3,11 @@
 //
 //   simdattn-digest                    prints the digests of the default target
 //   simdattn-digest --target NAME      or of another one
-//   simdattn-digest --check FILE       compares every exact target that runs here with FILE (tests/digest.txt)
-//   simdattn-digest --every N ...      only every Nth line, for emulators
+//   simdattn-digest --check FILE       compares every target that runs here with FILE (tests/digest.txt)
+//   simdattn-digest --every N ...      only every Nth line, for emulators, and targets with fused multiply-add alone
+//
+// Targets without fused multiply-add have bits of their own, which are the same on all of them: one digest of all their
+// digests is recorded. Where it differs, those of two targets tell which lines do.
 //
 // A line's seed is its name: lines can be added without changing others. tools/digest/ has the lines, in files by what
 // they call.
@@ -21,7 +24,14 @@
 namespace simdattn::digest {
 namespace {
 
-/// The digest of a line on a target as 16 hexadecimal digits; a message if a call failed.
+/// 16 hexadecimal digits.
+std::string text_of(const Digest& d) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(d.value()));
+  return text;
+}
+
+/// The digest of a line on a target; a message if a call failed.
 std::string digest(const Line& line, const Target* target) {
   Digest seed;
   seed.add(line.name.data(), line.name.size());
@@ -29,14 +39,37 @@ std::string digest(const Line& line, const Target* target) {
   for (int i = 0; i < line.problems; ++i) {
     if (!line.run(run)) return run.error;
   }
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(run.digest.value()));
-  return text;
+  return text_of(run.digest);
 }
 
-int check(const Lines& lines, const char* path, const Target* only) {
+/// The name of the digest of all digests of a target without fused multiply-add.
+constexpr const char* kUnfused = "all of these without fused multiply-add";
+
+using Expected = std::map<std::string, std::string>;  // digest of a name
+
+/// How many lines of a target differ.
+int differences(const Lines& lines, const Expected& expected, const Target* t) {
+  int count = 0;
+  const auto differs = [&](const std::string& name, const std::string& got) {
+    const auto want = expected.find(name);
+    if (want != expected.end() && want->second == got) return;
+    ++count;
+    std::printf("%s, %s: %s, expected %s\n", target_name(*t), name.c_str(), got.c_str(),
+                want == expected.end() ? "a line that the file does not have" : want->second.c_str());
+  };
+  Digest all;
+  for (const Line& line : lines) {
+    const std::string got = digest(line, t);
+    all.add(got.data(), got.size());
+    if (target_exact(*t)) differs(line.name, got);
+  }
+  if (!target_exact(*t)) differs(kUnfused, text_of(all));
+  return count;
+}
+
+int check(const Lines& lines, bool all_lines, const char* path, const Target* only) {
   std::ifstream file(path);
-  std::map<std::string, std::string> expected;
+  Expected expected;
   for (std::string text; std::getline(file, text);) {
     if (text.size() > 18 && text[0] != '#') expected[text.substr(18)] = text.substr(0, 16);
   }
@@ -44,25 +77,16 @@ int check(const Lines& lines, const char* path, const Target* only) {
     std::fprintf(stderr, "simdattn-digest: %s holds no digests\n", path);
     return 2;
   }
-  int differences = 0;
+  int wrong = 0;
   for (const Target* t : targets()) {
-    if (!target_runnable(*t) || !target_exact(*t) || (only != nullptr && t != only)) continue;
-    int equal = 0;
-    for (const Line& line : lines) {
-      const std::string got = digest(line, t);
-      const auto want = expected.find(line.name);
-      if (want != expected.end() && want->second == got) {
-        ++equal;
-        continue;
-      }
-      ++differences;
-      std::printf("%s, %s: %s, expected %s\n", target_name(*t), line.name.c_str(), got.c_str(),
-                  want == expected.end() ? "a line that the file does not have" : want->second.c_str());
-    }
-    std::printf("%-22s %d of %zu digests agree\n", target_name(*t), equal, lines.size());
+    if (!target_runnable(*t) || !(target_exact(*t) || all_lines) || (only != nullptr && t != only)) continue;
+    const int differing = differences(lines, expected, t);
+    wrong += differing;
+    std::printf("%-22s %zu digests, %s\n", target_name(*t), lines.size(),
+                differing == 0 ? "all agree" : "not all agree");
     std::fflush(stdout);
   }
-  return differences == 0 ? 0 : 1;
+  return wrong == 0 ? 0 : 1;
 }
 
 int main_of(int argc, char** argv) {
@@ -92,7 +116,7 @@ int main_of(int argc, char** argv) {
   add_state_lines(&all);
   add_attention_lines(&all);
   for (size_t i = 0; i < all.size(); i += static_cast<size_t>(every)) lines.push_back(all[i]);
-  if (file != nullptr) return check(lines, file, target);
+  if (file != nullptr) return check(lines, every == 1, file, target);
 
   if (target == nullptr) {
     if (const Status s = default_target(&target); !s.ok()) {
@@ -100,17 +124,16 @@ int main_of(int argc, char** argv) {
       return 2;
     }
   }
-  if (!target_exact(*target)) {
-    std::fprintf(stderr, "simdattn-digest: %s has no fused multiply-add, its bits are its own\n", target_name(*target));
-    return 2;
-  }
   std::printf("# Digests of the results of every public function; see tools/simdattn-digest.cc.\n");
   bool failed = false;
+  Digest unfused;
   for (const Line& line : lines) {
     const std::string d = digest(line, target);
+    unfused.add(d.data(), d.size());
     failed = failed || d.size() != 16;
     std::printf("%s  %s\n", d.c_str(), line.name.c_str());
   }
+  if (!target_exact(*target) && every == 1) std::printf("%s  %s\n", text_of(unfused).c_str(), kUnfused);
   return failed ? 1 : 0;
 }
 

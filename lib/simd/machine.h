@@ -41,7 +41,7 @@ constexpr auto kInstructions = Instructions::kHighway;
 #if SIMDATTN_HIGHWAY && !SIMDATTN_SVE
 #define SIMDATTN_HIGHWAY_LANES 1
 #endif
-#if SIMDATTN_PLAIN || (SIMDATTN_X86 && !SIMDATTN_AVX2) || defined(__riscv)
+#if SIMDATTN_PLAIN || (SIMDATTN_X86 && !SIMDATTN_AVX2) || defined(__riscv) || defined(__wasm__)
 #define SIMDATTN_F16_BY_INTEGERS 1
 #endif
 #if SIMDATTN_HIGHWAY_LANES && !HWY_HAVE_SCALABLE

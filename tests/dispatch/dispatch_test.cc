@@ -130,6 +130,7 @@ TEST(Targets, ListIsOrderedByInstructionSetAcrossBackends) {
                                                       {"/sve2_128", "/sve128"},
                                                       {"/ppc9"},
                                                       {"/rvv_256", "/rvv_128"},
+                                                      {"/wasm"},
                                                       {"/f32x"},
                                                       {"scalar"}};
 #if defined(__x86_64__)

@@ -27,7 +27,7 @@ DOTPROD = {'__ARM_FEATURE_DOTPROD': 1}
 RVV = {'__riscv': 1, 'HWY_TARGET': 100, 'HWY_HAVE_SCALABLE': 1}
 TARGETS = {
     'highway/avx3': AVX2 | {'__AVX512F__': 1}, 'highway/avx2': AVX2, 'highway/sse4': {k: 1 for k in AVX2 if k != '__AVX2__'},
-    'highway/neon': NEON, 'highway/sve_256': SVE | DOTPROD, 'highway/ppc9': {}, 'highway/rvv_128': RVV,
+    'highway/neon': NEON, 'highway/sve_256': SVE | DOTPROD, 'highway/ppc9': {}, 'highway/rvv_128': RVV, 'highway/wasm': {'__wasm__': 1},
     'xsimd/avx512bw': AVX2 | {'__AVX512F__': 1}, 'xsimd/avx2': AVX2, 'xsimd/sse4_2': {k: 1 for k in AVX2 if k != '__AVX2__'},
     'xsimd/neon64': NEON, 'xsimd/sve256': SVE | DOTPROD,
 }
