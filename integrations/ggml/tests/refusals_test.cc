@@ -101,6 +101,19 @@ bool refuses(const char* file, Strange what, const char* reason) {
   return status == 0;
 }
 
+/// What ggml asks a file for before it loads it, in a process of its own: the environment is read once.
+int score(const char* file, const char* way) {
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("SIMDATTN_GGML", way, 1);
+    void* const plugin = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    _exit(plugin != nullptr ? reinterpret_cast<int (*)()>(dlsym(plugin, "ggml_backend_score"))() : 99);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -113,6 +126,7 @@ int main(int argc, char** argv) {
   tests::check(refuses(file, Strange::kWaits, "crashed or did not end"), "a function that does not return");
   tests::check(refuses(file, Strange::kWrongResult, "results that are not ggml's"), "results that differ");
   tests::check(refuses(file, Strange::kOtherTensor, "ggml_tensor is another struct"), "another struct of tensors");
+  tests::check(score(file, "off") == 0 && score(file, "interpose") == 1, "ggml leaves it where SIMDATTN_GGML=off");
   setenv("SIMDATTN_GGML", "hook", 1);
   tests::check(refuses(file, Strange::kTwoCalls, "neither interpose, device nor off"), "a variable without a meaning");
   std::printf("%d failures\n", tests::failures);
