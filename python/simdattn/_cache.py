@@ -377,7 +377,7 @@ class KVCache:
         self._lengths[:] = lengths
 
     def __len__(self) -> int:
-        return int(self._lengths.max())
+        return int(max(self._lengths.tolist()))  # of few sequences NumPy's takes ten times as long
 
     def __bool__(self) -> bool:
         return True  # an empty cache is one, too

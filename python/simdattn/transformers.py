@@ -260,9 +260,10 @@ class _States:
         self.arithmetic = arithmetic
         self.store = (cache.keys, cache.values)[which]
         self._cache, self._which, self.dtype = cache, which, dtype
-        self._first = max(len(cache) - (cache.ring or len(cache)), 0)  # a ring has no tokens before
         batch, heads, _, dim = self.store.shape
-        self.shape = torch.Size((batch, heads, len(cache), dim))
+        tokens = len(cache)
+        self._first = max(tokens - (cache.ring or tokens), 0)  # a ring has no tokens before
+        self.shape = torch.Size((batch, heads, tokens, dim))
 
     def tensor(self) -> torch.Tensor:
         rows = torch.from_numpy(self._cache.read(self._first)[self._which]).to(self.dtype)
