@@ -3,8 +3,11 @@
 //
 //   refusals_test PLUGIN
 #include <dlfcn.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <csignal>
 
 #include "graphs.h"
 
@@ -71,6 +74,13 @@ ggml_backend_reg_t load_from_here(const char* file) {
   return registration;
 }
 
+/// Signals so far apart, as those of a profiler's timer; 0: no more.
+void interrupt(suseconds_t microseconds) {
+  signal(SIGALRM, [](int) {});
+  const itimerval timer = {{0, microseconds}, {0, microseconds}};
+  setitimer(ITIMER_REAL, &timer, nullptr);
+}
+
 /// In a process of its own, as a host loads once. True: the line holds `reason`, nothing is registered, and graphs have
 /// ggml's bits.
 bool refuses(const char* file, Strange what, const char* reason) {
@@ -83,7 +93,9 @@ bool refuses(const char* file, Strange what, const char* reason) {
     ggml_backend_t stock = tests::cpu_backend(1);
     const tests::Floats expected = graph.allocate().run(stock);
     strange = what;
+    interrupt(2000);
     ggml_backend_reg_t registration = load_from_here(file);
+    interrupt(0);
     strange = Strange::kNothing;
     ggml_backend_t after = tests::cpu_backend(1);
     const bool same = graph.run(after) == expected;
