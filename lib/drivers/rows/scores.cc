@@ -77,6 +77,25 @@ template <class Kernel, class Definition>
                  });
 }
 
+/// A function by reference. The loops above are templates: scores() has a copy of them, and the other kinds of scores
+/// share one, which calls theirs through this.
+template <class Result, class... Arguments>
+class RowFunction {
+ public:
+  template <class F>
+  RowFunction(const F& f)  // NOLINT(google-explicit-constructor): of a lambda
+      : function_(&f), call_([](const void* function, Arguments... arguments) -> Result {
+          return (*static_cast<const F*>(function))(arguments...);
+        }) {}
+  Result operator()(Arguments... arguments) const { return call_(function_, arguments...); }
+
+ private:
+  const void* function_;
+  Result (*call_)(const void*, Arguments...);
+};
+using SharedKernel = RowFunction<void, const ScoreRows&, int64_t, int64_t>;
+using SharedDefinition = RowFunction<float, AnyRow, AnyRow, int64_t>;
+
 /// In other arithmetics than f32: query rows that share the packing of a panel of keys.
 constexpr int64_t kPackedRows = 64;
 
@@ -196,10 +215,9 @@ Status drivers::gaussian_scores(const UKernels& uk, const ConstView<4>& q, const
                                 const ScoreOptions& options) {
   SIMDATTN_CHECK(check_scores(q, k, out, options, true, {}, 0));
   if (is_empty(out)) return {};
-  score_all_rows(
-      uk, q, k, out, -0.5f * options.scale.value_or(1.0f),
-      [&](const ScoreRows& call, int64_t, int64_t) { uk.gaussian_rows[index_of(k.dtype)](call); },
-      [&](AnyRow row, AnyRow key, int64_t) { return scalar::squared_distance(row, key, q.shape[3]); });
+  const auto score = [&](const ScoreRows& call, int64_t, int64_t) { uk.gaussian_rows[index_of(k.dtype)](call); };
+  const auto one = [&](AnyRow row, AnyRow key, int64_t) { return scalar::squared_distance(row, key, q.shape[3]); };
+  score_all_rows(uk, q, k, out, -0.5f * options.scale.value_or(1.0f), SharedKernel(score), SharedDefinition(one));
   return {};
 }
 
@@ -234,7 +252,7 @@ Status drivers::bilinear_scores(const UKernels& uk, const ConstView<4>& q, const
     call.ldq = call.dim = d_k;
     uk.score_rows[index_of(k.dtype)](call);
   };
-  for_query_rows(uk, q, k, out, options.scale.value_or(1.0f), buffers.queries, kQueryRows, score);
+  for_query_rows(uk, q, k, out, options.scale.value_or(1.0f), buffers.queries, kQueryRows, SharedKernel(score));
   return {};
 }
 
@@ -255,14 +273,13 @@ Status drivers::additive_scores(const UKernels& uk, const ConstView<4>& q, const
 
   const float* weights = static_cast<const float*>(w.data);
   if (!project_q && !project_k) {
-    score_all_rows(
-        uk, q, k, out, 1.0f,
-        [&](const ScoreRows& call, int64_t head, int64_t next_head) {
-          uk.additive_rows[index_of(k.dtype)]({call, weights + head * w.stride[0], next_head * w.stride[0]});
-        },
-        [&](AnyRow row, AnyRow key, int64_t head) {
-          return scalar::additive(row, key, weights + head * w.stride[0], d);
-        });
+    const auto score = [&](const ScoreRows& call, int64_t head, int64_t next_head) {
+      uk.additive_rows[index_of(k.dtype)]({call, weights + head * w.stride[0], next_head * w.stride[0]});
+    };
+    const auto one = [&](AnyRow row, AnyRow key, int64_t head) {
+      return scalar::additive(row, key, weights + head * w.stride[0], d);
+    };
+    score_all_rows(uk, q, k, out, 1.0f, SharedKernel(score), SharedDefinition(one));
     return {};
   }
 
@@ -292,7 +309,7 @@ Status drivers::additive_scores(const UKernels& uk, const ConstView<4>& q, const
           uk.additive_rows[index_of(keys.dtype)]({call, weights + h * w.stride[0], next_head * w.stride[0]});
         };
         for_query_rows(uk, queries, keys, part_of(out, {b, first_head, 0, j}, {1, group, q.shape[2], n}), 1.0f, widened,
-                       kQueryRows, score);
+                       kQueryRows, SharedKernel(score));
       }
     }
   }
