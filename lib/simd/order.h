@@ -48,6 +48,7 @@ SIMDATTN_INLINE Floats lower_halves(Floats a, Floats b) {
 SIMDATTN_INLINE Floats upper_halves(Floats a, Floats b) {
   return lanes_from<float>(a, b, [](size_t i) { return i + (i < Floats::size / 2 ? Floats::size / 2 : Floats::size); });
 }
+#if !(SIMDATTN_XSIMD && SIMDATTN_X86) || SIMDATTN_AVX512
 template <class T = float, class V>
 SIMDATTN_INLINE V zip_lower(V a, V b) {
   return lanes_from<T>(a, b, [](size_t i) { return i / 2 + i % 2 * (sizeof(V) / sizeof(T)); });
@@ -56,6 +57,7 @@ template <class T = float, class V>
 SIMDATTN_INLINE V zip_upper(V a, V b) {
   return lanes_from<T>(a, b, [](size_t i) { return i / 2 + (i % 2 * 2 + 1) * (sizeof(V) / sizeof(T) / 2); });
 }
+#endif
 /// Lane i of the result is lane i ^ kHalf.
 template <int64_t kHalf, class V>
 SIMDATTN_INLINE V swap_lanes(V v) {
@@ -87,7 +89,7 @@ SIMDATTN_INLINE Floats load_blocks_at(const Address& address) {
 }
 #endif
 #endif
-#if !SIMDATTN_HIGHWAY_LANES
+#if !SIMDATTN_HIGHWAY_LANES && !(SIMDATTN_XSIMD && SIMDATTN_X86)
 /// Of unsigned bytes.
 SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) {
   return Bits32::of(larger_numbers(as<uint8_t>(a), as<uint8_t>(b)));
@@ -96,14 +98,7 @@ SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) {
 SIMDATTN_INLINE Ints even_bytes(Ints v) { return Ints::of((as<int16_t>(v) << 8) >> 8); }
 SIMDATTN_INLINE Ints odd_bytes(Ints v) { return Ints::of(as<int16_t>(v) >> 8); }
 /// Signed numbers, towards -infinity.
-#if SIMDATTN_AVX512
-// One count for all lanes would take a shuffle besides.
-SIMDATTN_INLINE Bits16 signed_shift(Bits16 v, int n) {
-  return _mm512_srav_epi16(v, _mm512_set1_epi16(static_cast<int16_t>(n)));
-}
-#else
 SIMDATTN_INLINE Bits16 signed_shift(Bits16 v, int n) { return Bits16::of(as<int16_t>(v) >> static_cast<int16_t>(n)); }
-#endif
 #endif
 
 #if !(SIMDATTN_XSIMD && SIMDATTN_AVX2) || SIMDATTN_AVX512

@@ -14,6 +14,41 @@ SIMDATTN_INLINE uint32_t word_of(Mask m) { return static_cast<uint32_t>(m.mask()
 SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
   return xsimd::bitwise_andnot(lib(upper), xsimd::ssub(lib(Bits16(uint16_t{1})), lib(lower)));
 }
+/// The library's vector with lanes of T, and back.
+template <class T, class U>
+SIMDATTN_INLINE xsimd::batch<T, Arch> lib_as(Batch<U> v) {
+  return xsimd::bitwise_cast<T>(lib(v));
+}
+template <class U, class V>
+SIMDATTN_INLINE Batch<U> own_as(V v) {
+  return xsimd::bitwise_cast<U>(v);
+}
+/// Of unsigned bytes.
+SIMDATTN_INLINE Bits32 max_bytes(Bits32 a, Bits32 b) {
+  return own_as<uint32_t>(xsimd::max(lib_as<uint8_t>(a), lib_as<uint8_t>(b)));
+}
+/// Bytes 0 and 2 (1 and 3) of each lane as numbers of 16 bits.
+SIMDATTN_INLINE Ints even_bytes(Ints v) { return own_as<int32_t>((lib_as<int16_t>(v) << 8) >> 8); }
+SIMDATTN_INLINE Ints odd_bytes(Ints v) { return own_as<int32_t>(lib_as<int16_t>(v) >> 8); }
+/// Signed numbers, towards -infinity.
+SIMDATTN_INLINE Bits16 signed_shift(Bits16 v, int n) {
+  const auto numbers = lib_as<int16_t>(v);
+  // With AVX-512 one count for all lanes would take a shuffle besides.
+  if constexpr (kAvx512) return own_as<uint16_t>(numbers >> xsimd::batch<int16_t, Arch>(static_cast<int16_t>(n)));
+  else return own_as<uint16_t>(numbers >> n);
+}
+#if !SIMDATTN_AVX512  // there it takes eight instructions, where the compiler takes one
+template <class T = float, class U>
+SIMDATTN_INLINE Batch<U> zip_lower(Batch<U> a, Batch<U> b) {
+  using L = typename xsimd::as_unsigned_integer_t<T>;
+  return own_as<U>(xsimd::zip_lo(lib_as<L>(a), lib_as<L>(b)));
+}
+template <class T = float, class U>
+SIMDATTN_INLINE Batch<U> zip_upper(Batch<U> a, Batch<U> b) {
+  using L = typename xsimd::as_unsigned_integer_t<T>;
+  return own_as<U>(xsimd::zip_hi(lib_as<L>(a), lib_as<L>(b)));
+}
+#endif
 #endif
 
 #if SIMDATTN_AVX2
