@@ -71,7 +71,7 @@ int dtype_of(const char* format, Py_ssize_t size, bool bf16) {
   switch (format[0]) {
     case 'f': return int(DType::kF32);
     case 'e': return int(DType::kF16);
-    case 'H': return bf16 ? int(DType::kBF16) : -1;
+    case 'H': return bf16 ? int(DType::kBF16) : -1;  // no fault: any number below 0
     case 'B':
     case '?': return int(DType::kU8);
     case 'i':
