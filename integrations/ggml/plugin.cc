@@ -120,7 +120,8 @@ __attribute__((visibility("default"))) int ggml_backend_score(void) {
 
 /// A second call, as programs make that load all backends twice, returns what the first one did.
 __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init(void) {
-  static const char* const missing = simdattn_ggml::find_host(__builtin_return_address(0));
+  const void* const caller = __builtin_return_address(0);  // no fault: its caller is of ggml, too
+  static const char* const missing = simdattn_ggml::find_host(caller);
   if (missing != nullptr) return simdattn_ggml::refuse_without(missing);
   if (simdattn_ggml::cpu_device() == nullptr) return simdattn_ggml::refuse("no CPU backend is loaded yet");
   static ggml_backend_reg_t once = simdattn_ggml::load();

@@ -126,6 +126,27 @@ int score(const char* file, const char* way) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+/// What it writes with SIMDATTN_GGML_LOG=1 where the host throws its own log away.
+std::string written(const char* file) {
+  int ends[2];
+  if (pipe(ends) != 0) return "";
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("SIMDATTN_GGML_LOG", "1", 1);
+    ggml_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
+    ggml_backend_load_all();
+    dup2(ends[1], STDERR_FILENO);
+    strange = Strange::kTwoCalls;
+    _exit(load_from_here(file) != nullptr);
+  }
+  close(ends[1]);
+  std::string text(4096, '\0');
+  const ssize_t n = read(ends[0], text.data(), text.size());  // the only line
+  close(ends[0]);
+  waitpid(child, nullptr, 0);
+  return n > 0 ? text : "";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -139,6 +160,7 @@ int main(int argc, char** argv) {
   tests::check(refuses(file, Strange::kWrongResult, "results that are not ggml's"), "results that differ");
   tests::check(refuses(file, Strange::kOtherTensor, "ggml_tensor is another struct"), "another struct of tensors");
   tests::check(score(file, "off") == 0 && score(file, "interpose") == 1, "ggml leaves it where SIMDATTN_GGML=off");
+  tests::check(written(file).find("simdattn: does nothing: ") == 0, "a line of SIMDATTN_GGML_LOG=1");
   setenv("SIMDATTN_GGML", "hook", 1);
   tests::check(refuses(file, Strange::kTwoCalls, "neither interpose, device nor off"), "a variable without a meaning");
   std::printf("%d failures\n", tests::failures);
