@@ -142,8 +142,8 @@ void check_memory(const Checks& c, const float* x) {
   T narrow[3 * kMost];
   for (int64_t i = 0; i < 3 * kMost; ++i) narrow[i] = from_f32<T>(x[i]);
   c.bits("load", bits_of(load(narrow)), [&](int64_t i) { return std::bit_cast<uint32_t>(to_f32(narrow[i])); });
-  if constexpr (std::is_same_v<T, f16> && kInstructions != Instructions::kSse) {
-    const Bits16 halves = Bits16::load_unaligned(narrow);
+  if constexpr (std::is_same_v<T, f16> && kInstructions != Instructions::kSse && kLoadsBlocks) {
+    const Floats halves = Floats::load_unaligned(narrow);
     c.floats("f32_of_half", f32_of_half<false>(halves), [&](int64_t i) { return to_f32(narrow[i]); });
     c.floats("f32_of_half", f32_of_half<true>(halves), [&](int64_t i) { return to_f32(narrow[i + kLanes]); });
   }
