@@ -348,6 +348,20 @@ def test_another_pytorch(monkeypatch, name, says):
 
 
 @needed
+@pytest.mark.parametrize('name', _aten._OPTIONAL)
+def test_the_formula_stays_without(monkeypatch, name):
+    """What the kernel of other forms asks PyTorch for may be missing in a later one."""
+    monkeypatch.setitem(_aten._NAMES, name, ('not_there',))
+    x, y = tensors((1, 2, 6, 16), (1, 2, 6, 8))
+    simdattn.torch.install(always=True)
+    try:
+        torch.testing.assert_close(functional.scaled_dot_product_attention(x, x, y), formula(x, x, y), rtol=0, atol=1e-5)
+        assert simdattn.torch.calls() == (0, {})
+    finally:
+        simdattn.torch.uninstall()
+
+
+@needed
 def test_the_operator_stays_pytorchs():
     """A kernel registered in its place would be called by boxed arguments, calls that are left to PyTorch's too."""
     dump = torch._C._dispatch_dump
