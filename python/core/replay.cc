@@ -77,7 +77,7 @@ bool make_results(const Template& t, char* block, PyObject** made) {
 bool mark_results(const Template& t, const Call& call, PyObject* arguments) {
   for (int p = 0; p < t.results; ++p) {
     const int64_t i = t.result[p];
-    if (i < 0 || !call.arrays[i].tensor) continue;
+    if (i < 0 || !call.arrays[i].tensor) continue;  // no fault: the first argument is no result
     PyObject* list = PyList_New(0);
     if (list == nullptr) return false;
     PyObject* done = PyList_Append(list, PyTuple_GetItem(arguments, Py_ssize_t(i))) != 0
