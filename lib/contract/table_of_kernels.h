@@ -59,7 +59,7 @@ void f32_value_packed(const ValueTile& a) {
   tile.v = static_cast<const float*>(a.v) + a.first_key * kValueGroup;
   tile.key_stride = kValueGroup * 4;
   tile.group_stride = kValueGroup * 4 * kKeyBlock;
-  tile.dim = round_up(a.dim, kValueGroup);  // the last columns are zeros, and so are those of the accumulators
+  tile.dim = round_up(a.dim, kHalfPanel);  // whole vectors: the last columns are zeros, and so are those of the sums
   kTile(tile);
 }
 
