@@ -384,7 +384,7 @@ struct AttentionKernels {
   /// Brings weights that no softmax_tile made into that format; null: it is f32.
   void (*prepare_weights)(const float* in, float* out, int64_t n) = nullptr;
   /// Packed values of a key block from v on; `first_key` is the first one that is added, strides are not used. `o`
-  /// has whole groups of kValueGroup columns: past the last one zeros, which may change. Bytes of zero hold zeros.
+  /// has whole groups of kValueGroup columns: past the last one zeros, which may become NaN. Bytes of zero hold zeros.
   void (*value_packed)(const ValueTile&);
   /// Called before the first and after the last of these slots in a range of tasks: `end` sets again what `begin` has
   /// kept. Null: nothing to do.
