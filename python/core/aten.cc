@@ -102,11 +102,6 @@ Handle make(const int64_t* shape, const int64_t* stride, int32_t type, int64_t r
   return torch.empty_strided(rank, shape, stride, type, kCpu, 0, &made) == 0 ? made : nullptr;
 }
 
-void* memory_of(Handle x) {
-  void* data = nullptr;
-  return x == nullptr || torch.get_data_ptr(x, &data) != 0 ? nullptr : data;
-}
-
 const char* Call::unknown() const {
   for (const Tensor* x : {&q, &k, &v}) {
     DType type;

@@ -1,7 +1,6 @@
 // What the kernels of aten.cc and aten_formula.cc share: libtorch's functions, tensors, and a call.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <optional>
 #include <tuple>
@@ -10,10 +9,9 @@
 
 namespace simdattn_python::aten {
 
-using Handle = void*;     // AtenTensorHandle
-using Value = uint64_t;   // StableIValue
-using Failure = int32_t;  // AOTITorchError; 0: none
-using Sizes = std::array<int64_t, 4>;
+using Handle = void*;             // AtenTensorHandle
+using Value = uint64_t;           // StableIValue
+using Failure = int32_t;          // AOTITorchError; 0: none
 constexpr int64_t kMostRank = 8;  // that of other arrays is PyTorch's
 
 // What a Handle points to, an at::Tensor: one address. Copies here count no references.
@@ -127,8 +125,6 @@ constexpr const char* kNoMemory = "no memory";
 
 // A new tensor; null: no memory.
 Handle make(const int64_t* shape, const int64_t* stride, int32_t type, int64_t rank = 4);
-// Null: there is none.
-void* memory_of(Handle x);
 void free_handles(Handle* handles, int n);
 
 // What PyTorch calls in the place of its formula: the arguments of the operator in `stack`, then its two results.

@@ -33,6 +33,12 @@ const char* Call::refusal_of_formula() const {
 
 namespace {
 
+// Null: there is none.
+void* memory_of(Handle x) {
+  void* data = nullptr;
+  return x == nullptr || torch.get_data_ptr(x, &data) != 0 ? nullptr : data;
+}
+
 int64_t bytes_of(DType element) { return element == DType::kF32 ? 4 : element == DType::kU8 ? 1 : 2; }
 
 // A tensor as one of `rank` dimensions: sizes of 1 before those that there are, and steps of 0 where a size is 1.
