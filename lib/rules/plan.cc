@@ -1,7 +1,5 @@
 #include "lib/rules/plan.h"
 
-#include <tuple>
-
 namespace simdattn {
 namespace {
 
@@ -9,16 +7,10 @@ template <int kRank, bool kConst>
 bool same(const BasicView<kRank, kConst>& a, const BasicView<kRank, kConst>& b) {
   return a.dtype == b.dtype && same_numbers(a.shape, b.shape) && same_numbers(a.stride, b.stride);
 }
-/// All members but the addresses, after which there are gaps where they have 32 bits.
-auto compared(const ConstKv& kv) {
-  const auto& [size, data, type, layout, batch, heads, capacity, length, dim, batch_stride, head_stride, token_stride,
-               scales, scale_batch_stride, scale_head_stride, scale_token_stride, block_table, block_table_stride,
-               page_size, n_pages, ring, reserved] = kv;
-  return std::tie(size, type, layout, batch, heads, capacity, length, dim, batch_stride, head_stride, token_stride,
-                  scale_batch_stride, scale_head_stride, scale_token_stride, block_table_stride, page_size, n_pages,
-                  ring, reserved);
+bool same(const ConstKv& a, const ConstKv& b) {
+  return places_of(a) == places_of(b) &&
+         std::tie(a.struct_size, a.length, a.dim, a.reserved) == std::tie(b.struct_size, b.length, b.dim, b.reserved);
 }
-bool same(const ConstKv& a, const ConstKv& b) { return compared(a) == compared(b); }
 bool same(const Optional<float>& a, const Optional<float>& b) {
   return a.given == b.given && (!a || a.value == b.value);
 }

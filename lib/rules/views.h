@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <tuple>
 
 #include "include/simdattn/simdattn.h"
 #include "lib/contract/steps.h"
@@ -283,6 +284,15 @@ int64_t table_stride(const BasicKv<kConst>& kv) {
 template <bool kConst>
 int64_t page_of(const BasicKv<kConst>& kv, int64_t sequence, int64_t token) {
   return kv.block_table[sequence * table_stride(kv) + token / kv.page_size];
+}
+
+/// All that says where tokens of a store are, but for addresses. A member of BasicKv not named here does not compile.
+inline auto places_of(const ConstKv& kv) {
+  const auto& [struct_size, data, type, layout, batch, heads, capacity, length, dim, batch_stride, head_stride,
+               token_stride, scales, scale_batch_stride, scale_head_stride, scale_token_stride, block_table,
+               block_table_stride, page_size, n_pages, ring, reserved] = kv;
+  return std::tie(type, layout, batch, heads, capacity, batch_stride, head_stride, token_stride, scale_batch_stride,
+                  scale_head_stride, scale_token_stride, block_table_stride, page_size, n_pages, ring);
 }
 
 // ---- What drivers ask of views that passed --------------------------------------------------------------------------

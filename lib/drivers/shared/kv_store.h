@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <tuple>
 
 #include "lib/contract/dtypes.h"
 #include "lib/contract/ukernels.h"
@@ -43,14 +42,6 @@ void load_scales(const BasicKv<kConst>& kv, const TokenPlace& p, int64_t head, i
   }
 }
 
-/// All that says where tokens of a store are, but for addresses. A member of BasicKv not named here does not compile.
-inline auto places_of(const ConstKv& kv) {
-  const auto& [struct_size, data, type, layout, batch, heads, capacity, length, dim, batch_stride, head_stride,
-               token_stride, scales, scale_batch_stride, scale_head_stride, scale_token_stride, block_table,
-               block_table_stride, page_size, n_pages, ring, reserved] = kv;
-  return std::tie(type, layout, batch, heads, capacity, batch_stride, head_stride, token_stride, scale_batch_stride,
-                  scale_head_stride, scale_token_stride, block_table_stride, page_size, n_pages, ring);
-}
 /// True if each row of values may be inside of the row of its key (latent attention), depending on addresses.
 inline bool may_lie_inside_keys(const ConstKv& v, const ConstKv& k) {
   return k.layout == KvLayout::kRows && places_of(v) == places_of(k) &&
