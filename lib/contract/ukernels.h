@@ -151,11 +151,11 @@ struct ScoreTile {
   const void* q;
   int64_t q_stride;  // bytes
   int64_t rows;
-  const void* panels;
-  int64_t panel_stride;           // bytes
+  const void* panels = nullptr;
+  int64_t panel_stride = 0;       // bytes
   const float* scales = nullptr;  // [32 n_panels] of panels of types whose scales stand apart; else null
-  int64_t n_panels;
-  int64_t dim;
+  int64_t n_panels = 0;
+  int64_t dim = 0;
   float scale;
   float* s;
   int64_t lds;

@@ -25,7 +25,7 @@ TEST_P(Score, IsADotProductInEveryWay) {
     Interval see = {random.integer(0, keys - 1), 0};
     see.hi = random.integer(see.lo + 1, keys);
     const int64_t at_once = random.coin() ? kScoreRows : rows.arithmetic.tile_rows;
-    const ScoreWay way = rows.k.prepare_keys(tokens, see, rows.rows, at_once, rows.memory.keys);
+    const ScoreWay way = rows.k.prepare_keys(tokens, see, rows.rows, at_once);
     ways.insert(way);
     for (int64_t r = 0; r < rows.rows; r += at_once) {
       const TileRows tile = {r, std::min(at_once, rows.rows - r), see};

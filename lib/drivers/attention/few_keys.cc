@@ -8,7 +8,7 @@ namespace {
 void score_few(const RowBlock& rows, const KeyBlock& block, const TileRows& tile, const TokenList& list,
                const uint8_t* columns) {
   const auto score_all = [&](const BlockTokens& keys, const TileRows& all) {
-    score(rows, keys, rows.k.prepare_keys(keys, all.see, all.count, all.count, rows.memory.keys), all);
+    score(rows, keys, rows.k.prepare_keys(keys, all.see, all.count, all.count), all);
   };
   if (rows.k_store.panels()) return score_all(block.k, tile);
   GatheredRows gathered(rows.kernels, rows.k_store, list, rows.memory.gathered_keys);

@@ -33,7 +33,7 @@ struct RowBlock {
   int64_t batch = problem.cu_k == nullptr ? index.sequence : 0;      // of keys and values
   KvStore k_store{problem.k, batch, index.kv_head, sequence.first_key};
   KvStore v_store{problem.v, batch, index.kv_head, sequence.first_key};
-  Operands k{kernels, arithmetic, problem.k.type, division.sizes.d_qk, memory.rows, division.fetch};
+  Operands k{kernels, arithmetic, problem.k.type, division.sizes.d_qk, memory.rows, memory.keys, division.fetch};
   Operands v{kernels, arithmetic, problem.v.type, division.sizes.d_v, memory.rows};
 
   /// Finds memory.see and memory.modifiers of the rows.

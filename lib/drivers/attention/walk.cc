@@ -17,7 +17,7 @@ void run_block(const RowBlock& rows, const KeyBlock& block, const RowStates& sta
   // rows see, and large tiles would compute most of the triangle that nobody sees.
   const bool same_interval = block.same_interval(begin, end - begin, all);
   const int64_t step = same_interval ? rows.arithmetic.rows_at_once : rows.arithmetic.tile_rows;
-  const ScoreWay way = rows.k.prepare_keys(block.k, all, end - begin, step, rows.memory.keys);
+  const ScoreWay way = rows.k.prepare_keys(block.k, all, end - begin, step);
   BlockValues values(rows, block.v, all, end - begin);
   for (int64_t r = begin; r < end; r += step) {
     TileRows tile = {r, std::min(step, end - r), all};

@@ -81,25 +81,18 @@ struct Indexer {
 
   /// `all`: heads of all positions.
   void score_block(const BlockTokens& keys, int64_t b, int64_t first, int64_t all, int64_t base, Interval see) const {
-    const Operands operands = {uk, ops, k.type, k.dim, w.key_rows, fetch};
-    const int64_t panel_bytes = operands.slots.panel_bytes(k.dim);
-    const int64_t begin = panel_start(see.lo);
+    const Operands operands = {uk, ops, k.type, k.dim, w.key_rows, w.panels, fetch};
     // Keys that several tiles need are packed for all of them, and rows for one call of a tile.
     const int64_t at_once = keys.panels() ? kScoreRows : operands.slots.direct_key_rows;
-    const ScoreWay way = operands.prepare_keys(keys, see, all, at_once, w.panels);
+    const ScoreWay way = operands.prepare_keys(keys, see, all, at_once);
     for (int64_t r = 0; r < all; r += kScoreRows) {
       const ScoreTile tile = {.q = w.q + r * query_bytes,
                               .q_stride = query_bytes,
                               .rows = std::min(kScoreRows, all - r),
-                              .panels = w.panels + begin / kPanelWidth * panel_bytes,
-                              .panel_stride = panel_bytes,
-                              .n_panels = steps_of(see.hi - begin, kPanelWidth),
-                              .dim = k.dim,
                               .scale = scale,
-                              .s = w.scores + begin,
+                              .s = w.scores,
                               .lds = kStride,
-                              .fetch = fetch,
-                              .scratch = w.panels};
+                              .fetch = fetch};
       operands.score(way, tile, keys, see);
       // Heads of one position at a time; a head by itself where each has a row of its own.
       for (int64_t x = r, joined; x < r + tile.rows; x += joined) {

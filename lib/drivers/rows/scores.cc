@@ -117,23 +117,15 @@ void packed_scores(const UKernels& uk, const AttentionKernels& ops, const ConstV
   const int64_t query_bytes = ops.query_bytes(w.dim);
   grouped.for_each_block(kPackedRows, [&](int64_t b, int64_t kv_head, int64_t i, int64_t rows) {
     const KvStore store(kv, b, kv_head);
-    const Operands operands = {uk, ops, kv.type, kv.dim, w.rows};
+    const Operands operands = {uk, ops, kv.type, kv.dim, w.rows, w.panel};
     for (int64_t r = 0; r < rows; ++r) {
       ops.prepare_query[index_of(q.dtype)](grouped.row(q, b, kv_head, i + r), w.q + r * query_bytes, w.dim);
     }
     for (int64_t j = 0; j < n_kv; j += kPanelWidth) {
       const int64_t n = std::min(kPanelWidth, n_kv - j);
-      operands.pack_panel({store, j}, {0, n}, 0, w.panel);
-      operands.slots.score_packed({.q = w.q,
-                                   .q_stride = query_bytes,
-                                   .rows = rows,
-                                   .panels = w.panel,
-                                   .panel_stride = operands.slots.panel_bytes(w.dim),
-                                   .n_panels = 1,
-                                   .dim = w.dim,
-                                   .scale = factor,
-                                   .s = w.s,
-                                   .lds = kPanelWidth});
+      const ScoreTile tile = {
+          .q = w.q, .q_stride = query_bytes, .rows = rows, .scale = factor, .s = w.s, .lds = kPanelWidth};
+      operands.score(ScoreWay::kPackedPanel, tile, {store, j}, {0, n});
       for (int64_t r = 0; r < rows; ++r) {
         float* s = reinterpret_cast<float*>(grouped.row(out, b, kv_head, i + r)) + j;
         for (int64_t c = 0; c < n; ++c) s[c] = canonical(w.s[r * kPanelWidth + c]);

@@ -20,8 +20,7 @@ ScoreWay Operands::way_to_score(const BlockTokens& keys, int64_t rows, int64_t a
   return stores_panels() ? ScoreWay::kStoredPanel : ScoreWay::kPackedPanel;
 }
 
-ScoreWay Operands::prepare_keys(const BlockTokens& keys, Interval see, int64_t rows, int64_t at_once,
-                                char* panels) const {
+ScoreWay Operands::prepare_keys(const BlockTokens& keys, Interval see, int64_t rows, int64_t at_once) const {
   const ScoreWay way = way_to_score(keys, rows, at_once);
   if (way != ScoreWay::kPackedBlock) return way;
   const int64_t panel_bytes = slots.panel_bytes(dim);
@@ -32,13 +31,20 @@ ScoreWay Operands::prepare_keys(const BlockTokens& keys, Interval see, int64_t r
 }
 
 void Operands::score(ScoreWay way, ScoreTile tile, const BlockTokens& keys, Interval see) const {
+  const int64_t first = panel_start(see.lo);
+  tile.panel_stride = slots.panel_bytes(dim);
+  tile.panels = panels + first / kPanelWidth * tile.panel_stride;
+  tile.n_panels = steps_of(see.hi - first, kPanelWidth);
+  tile.dim = dim;
+  tile.s += first;
+  tile.scratch = panels;
   switch (way) {
     case ScoreWay::kPackedBlock: tile.fetch = Fetch::kNone; return slots.score_packed(tile);
     case ScoreWay::kStoredPanels: return score_stored_panels(tile, keys, see);
     case ScoreWay::kRowsInPlace: return score_rows_in_place(tile, keys, see);
     case ScoreWay::kStoredPanel:
     case ScoreWay::kPackedPanel:
-      for (int64_t c = panel_start(see.lo), end = c + tile.n_panels * kPanelWidth; c < end; c += kPanelWidth) {
+      for (int64_t c = first, end = c + tile.n_panels * kPanelWidth; c < end; c += kPanelWidth) {
         score_panel(tile, keys, see, c, way == ScoreWay::kStoredPanel);
       }
   }
@@ -88,9 +94,9 @@ void Operands::score_rows_in_place(const ScoreTile& tile, const BlockTokens& key
 /// Scores of the panel at column c, which is put together in L1 and read from there: no other rows need it.
 void Operands::score_panel(ScoreTile tile, const BlockTokens& keys, Interval see, int64_t c, bool as_stored) const {
   float scales[kPanelWidth];
-  if (as_stored) join_rows(slots.store_panel, keys, see, c, tile.scratch, scales);
-  else pack_panel(keys, see, c, tile.scratch);
-  tile.panels = tile.scratch;
+  if (as_stored) join_rows(slots.store_panel, keys, see, c, panels, scales);
+  else pack_panel(keys, see, c, panels);
+  tile.panels = panels;
   tile.n_panels = 1;
   tile.scales = as_stored && has_scales(type) ? scales : nullptr;
   tile.fetch = Fetch::kNone;

@@ -50,21 +50,18 @@ struct Operands {
   KvType type;
   int64_t dim;
   char* loaded;                     // memory for kLoadedRows rows, as stored or as f32
+  char* panels = nullptr;           // memory for packed panels: those of a key block, or one of them at a time
   Fetch fetch_rows = Fetch::kNone;  // for slots that transpose rows of keys
   const KvOperands& slots = arithmetic.kv[index_of(type)];
   const KvKernels& storage = kernels.kv[index_of(type)];
 
   /// How the keys of columns `see` are scored for `rows` rows, at most `at_once` of them in a tile. Keys that several
-  /// tiles need are packed into `panels`, those of a key block, because each tile would convert them again.
-  ScoreWay prepare_keys(const BlockTokens& keys, Interval see, int64_t rows, int64_t at_once, char* panels) const;
-  /// Scores of a tile's rows with keys [see.lo, see.hi), in whole panels from the one that holds see.lo on: tile.s is
-  /// at that panel's first column. `tile.panels`: the packed panels of kPackedBlock; `tile.scratch`: memory for a
-  /// packed panel; `tile.fetch`: for slots that read keys where they are.
+  /// tiles need are packed into `panels`, because each tile would convert them again.
+  ScoreWay prepare_keys(const BlockTokens& keys, Interval see, int64_t rows, int64_t at_once) const;
+  /// Scores of a tile's rows with keys [see.lo, see.hi), in whole panels from the one that holds see.lo on. The tile
+  /// says what rows there are and what becomes of them: tile.s is at column 0 of the key block, tile.fetch is for slots
+  /// that read keys where they are.
   void score(ScoreWay way, ScoreTile tile, const BlockTokens& keys, Interval see) const;
-
-  /// Packs keys [c, c + 32) of a key block into `panel`. Keys outside of `see` are not read, because their pages may
-  /// not exist; their lanes hold unspecified numbers, whose scores nobody looks at.
-  void pack_panel(const BlockTokens& keys, Interval see, int64_t c, void* panel) const;
 
   /// Packs values [see.lo, see.hi) of a key block, dimensions [column, column + columns).
   void pack_values(const BlockTokens& values, Interval see, int64_t column, int64_t columns, char* block) const;
@@ -106,6 +103,9 @@ struct Operands {
   /// True if a panel of the storage type can be put together and multiplied.
   bool stores_panels() const { return slots.store_panel != nullptr && slots.score_tile != nullptr; }
   const KvOperands& f32() const { return arithmetic.kv[index_of(KvType::kF32)]; }
+  /// Packs keys [c, c + 32) of a key block into `panel`. Keys outside of `see` are not read, because their pages may
+  /// not exist; their lanes hold unspecified numbers, whose scores nobody looks at.
+  void pack_panel(const BlockTokens& keys, Interval see, int64_t c, void* panel) const;
   void load(void (*slot)(const LoadRows&), const TokenRun& run, char* rows, bool as_stored = false) const;
   void join_rows(void (*slot)(const PackKeys&), const BlockTokens& keys, Interval see, int64_t c, void* panel,
                  float* scales) const;
