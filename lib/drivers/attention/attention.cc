@@ -22,7 +22,7 @@ Status drivers::attention(const AttentionProblem& a, const Exec& exec) {
   const AttentionRun run = {a, d, *uk, exec.workspace};
   const size_t needed = run.memory.w.bytes();
   SIMDATTN_CHECK(check_attention_workspace(exec, needed));
-  SIMDATTN_CHECK(check_attention_memory(bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(needed)), {}));
+  SIMDATTN_CHECK(check_attention_memory(bytes, workspace_bytes(exec, needed), {}));
 
   const KernelHooks hooks(run.memory.kernels);
   TaskIterator at(a, d, 0, 0);

@@ -37,25 +37,19 @@ struct RowStates {
 };
 
 /// The states of all splits, in the buffer that all threads share, where splits are tasks.
-class Partials {
- public:
-  Partials(const Division& division, const void* memory) : Partials(division, Workspace(const_cast<void*>(memory))) {}
-  /// Bytes of the buffer; 0 if they are too many.
-  static size_t bytes(const Division& division) {
-    constexpr int64_t kMost = int64_t{1} << 62;
-    if (division.partial_rows > kMost / round_up(division.sizes.d_v + kStateStep, kValueGroup) / 8) return 0;
-    return Partials(division, nullptr).bytes_;
-  }
-  RowStates of_task(int64_t task) const { return states_.from(task * task_rows_); }
+struct Partials {
+  const Division& division;
+  Workspace w;
+  RowStates states{w, division.partial_rows, division.sizes.d_v};
 
- private:
-  Partials(const Division& division, Workspace w)
-      : task_rows_(division.most_rows), states_(w, division.partial_rows, division.sizes.d_v), bytes_(w.bytes()) {}
-
-  int64_t task_rows_;
-  RowStates states_;
-  size_t bytes_;
+  RowStates of_task(int64_t task) const { return states.from(task * division.most_rows); }
 };
+/// Bytes of that buffer; 0 if they are too many.
+inline size_t partial_bytes(const Division& d) {
+  constexpr int64_t kMost = int64_t{1} << 62;
+  if (d.partial_rows > kMost / round_up(d.sizes.d_v + kStateStep, kValueGroup) / 8) return 0;
+  return Partials{d, Workspace(nullptr)}.w.bytes();
+}
 
 /// One thread's working memory. Its size depends neither on the lengths of the sequences nor on an address: those of a
 /// plan may change (attention_bind).
@@ -70,10 +64,9 @@ struct AttentionMemory {
   const KvOperands& k = kernels.kv[index_of(a.k.type)];
   const KvOperands& v = kernels.kv[index_of(a.v.type)];
   int64_t query_bytes = kernels.query_bytes(sizes.d_qk);  // of a row of queries as the arithmetic wants it
-  int64_t panel_bytes = k.panel_bytes(sizes.d_qk);        // of a packed panel of keys
   char* queries = w.take<char>(kRowBlock * query_bytes);
-  float* scores = w.take<float>(kScoreRows * kScoreStride);          // [kScoreRows][kScoreStride]
-  char* keys = w.take<char>(kKeyBlock / kPanelWidth * panel_bytes);  // the packed panels of a key block
+  float* scores = w.take<float>(kScoreRows * kScoreStride);                        // [kScoreRows][kScoreStride]
+  char* keys = w.take<char>(kKeyBlock / kPanelWidth * k.panel_bytes(sizes.d_qk));  // the packed panels of a key block
   char* rows = w.take<char>(loaded_rows_bytes());
   char* values = w.take<char>(kernels.values_bytes(sizes.d_v));  // the packed values of a key block
   char* masked = w.take<char>(kernels.values_bytes(std::min(sizes.d_v, kValueGroup)));

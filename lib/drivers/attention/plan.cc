@@ -102,7 +102,7 @@ Status drivers::attention_plan(const AttentionProblem& a, Plan* plan, const Exec
   Division d;
   SIMDATTN_CHECK(check_attention(a, data, &d.sizes, &bytes));
   SIMDATTN_CHECK(divide(a, exec.threads == 0 ? kUnknownThreads : exec.threads, &d));
-  const size_t partial = d.split ? Partials::bytes(d) : 0;
+  const size_t partial = d.split ? partial_bytes(d) : 0;
   if (d.split && partial == 0) return kPartialsTooLarge;
 
   PlanState* s = new (plan->internal.data()) PlanState;
@@ -154,7 +154,7 @@ Status drivers::attention_range(const Plan& plan, int64_t first, int64_t last, b
   SIMDATTN_CHECK(check_task_range(plan, s->tasks, first, last, reduce, partial, partial_size, exec));
   if (first == last) return {};
   SIMDATTN_CHECK(check_attention_memory(
-      s->bytes, ByteSet::of(exec.workspace, static_cast<int64_t>(plan.workspace_bytes)),
+      s->bytes, workspace_bytes(exec, plan.workspace_bytes),
       ByteSet::of(s->tasks.split ? partial : nullptr, static_cast<int64_t>(plan.partial_bytes))));
   const AttentionProblem& a = s->problem;
   const Division& d = s->division;
@@ -169,7 +169,7 @@ Status drivers::attention_range(const Plan& plan, int64_t first, int64_t last, b
   }
 
   const AttentionRun run = {a, d, *s->tasks.target->kernels, exec.workspace};
-  const Partials partials(d, partial);
+  const Partials partials = {d, Workspace(const_cast<void*>(partial))};
   TaskIterator at(a, d, group * s->group_size, reduce ? 0 : first - s->group[group].first_task);
   if (reduce) {
     for (int64_t t = 0, task = 0; t < last; ++t) {
