@@ -24,35 +24,25 @@ int64_t alignment_of(KvType type) {
 struct OfStore {
   int64_t tokens, heads, units;
 };
-/// Repeats the bytes of a row by the strides. The sentence that these break, or null: `multiples` on strides that are
-/// none of `element`, a power of two, or `range` on those that reach too far.
-inline const char* repeat_bytes(ByteSet* set, const OfStore& counts, const OfStore& strides, int64_t element,
-                                bool empty, const char* multiples, const char* range) {
+/// Sentences on strides.
+struct StrideRules {
+  const char *multiples, *range, *coincide;
+};
+/// The bytes of rows: `bytes` of each, repeated by the strides, which are multiples of `element`, a power of two. Rows
+/// of an `output` must not coincide.
+Status check_strides(const void* data, int64_t bytes, const OfStore& counts, const OfStore& strides, int64_t element,
+                     bool empty, bool output, const StrideRules& rules, ByteSet* set) {
   const char* wrong = nullptr;
+  set->restart(data, bytes);
   const auto repeat = [&](int64_t count, int64_t stride) {
-    if (count > 1 && (stride & (element - 1)) != 0 && !empty) wrong = multiples;
-    if (count > 0 && !set->add(count, stride)) wrong = range;
+    if (count > 1 && (stride & (element - 1)) != 0 && !empty) wrong = rules.multiples;
+    if (count > 0 && !set->add(count, stride)) wrong = rules.range;
   };
   repeat(counts.tokens, strides.tokens);
   repeat(counts.heads, strides.heads);
   repeat(counts.units, strides.units);
-  return wrong;
-}
-
-/// The scales of a store, of so many tokens and sequences or pages.
-Status check_scales(const ConstKv& kv, const KvUse& use, Store store, int64_t tokens, int64_t units, bool empty,
-                    ByteSet* scales) {
-  SIMDATTN_STORE(kv.scales != nullptr || !writes_scales(kv.type) || use.data == Data::kLater || empty, kNullPointer,
-                 ".scales: null although the type has a scale per token and head");
-  ByteSet& set = *scales;
-  set.restart(kv.scales, sizeof(float));
-  const char* wrong = repeat_bytes(&set, {tokens, kv.heads, units},
-                                   {kv.scale_token_stride, kv.scale_head_stride, kv.scale_batch_stride}, 4, empty,
-                                   SIMDATTN_OF_STORE(store, SIMDATTN_SCALES "bytes, must be multiples of 4"),
-                                   SIMDATTN_OF_STORE(store, SIMDATTN_STRIDES "too large for 64-bit addresses"));
-  if (wrong == nullptr && use.output_scales && !empty && self_overlap(set))
-    wrong = SIMDATTN_OF_STORE(store, SIMDATTN_SCALES "scales that a call writes must not coincide");
-  if (wrong != nullptr || kv.scales == nullptr || empty) set.clear();
+  if (wrong == nullptr && output && !empty && self_overlap(*set)) wrong = rules.coincide;
+  if (wrong != nullptr || data == nullptr || empty) set->clear();
   SIMDATTN_REQUIRE(wrong == nullptr, kStride, wrong);
   return {};
 }
@@ -104,18 +94,24 @@ Status check_kv(const ConstKv& kv, const KvUse& use, Store store, ByteSet* bytes
   const bool empty = units == 0 || kv.heads == 0 || tokens == 0 || (kv.capacity == 0 && !use.by_place);
   SIMDATTN_STORE(kv.data != nullptr || use.data == Data::kLater || empty, kNullPointer,
                  ".data: null although the store is not empty");
-  ByteSet& set = *bytes;
-  set.restart(kv.data, panels ? panel_bytes(kv.type, kv.dim) : row_bytes(kv.type, kv.dim));
-  const char* wrong =
-      repeat_bytes(&set, {panels ? steps_of(tokens, kPanelWidth) : tokens, kv.heads, units},
-                   {kv.token_stride, kv.head_stride, kv.batch_stride}, alignment_of(kv.type), empty,
-                   SIMDATTN_OF_STORE(store, SIMDATTN_STRIDES "bytes, must be multiples of the element size"),
-                   SIMDATTN_OF_STORE(store, SIMDATTN_STRIDES "too large for 64-bit addresses"));
-  if (wrong == nullptr && use.output && !empty && self_overlap(set))
-    wrong = SIMDATTN_OF_STORE(store, SIMDATTN_STRIDES "tokens that a call writes must not coincide");
-  if (wrong != nullptr || kv.data == nullptr || empty) set.clear();
-  SIMDATTN_REQUIRE(wrong == nullptr, kStride, wrong);
-  return has_scales(kv.type) ? check_scales(kv, use, store, tokens, units, empty, scales) : Status();
+  SIMDATTN_CHECK(
+      check_strides(kv.data, panels ? panel_bytes(kv.type, kv.dim) : row_bytes(kv.type, kv.dim),
+                    {panels ? steps_of(tokens, kPanelWidth) : tokens, kv.heads, units},
+                    {kv.token_stride, kv.head_stride, kv.batch_stride}, alignment_of(kv.type), empty, use.output,
+                    {SIMDATTN_OF_STORE(store, SIMDATTN_STRIDES "bytes, must be multiples of the element size"),
+                     SIMDATTN_OF_STORE(store, SIMDATTN_STRIDES "too large for 64-bit addresses"),
+                     SIMDATTN_OF_STORE(store, SIMDATTN_STRIDES "tokens that a call writes must not coincide")},
+                    bytes));
+  if (!has_scales(kv.type)) return {};
+  SIMDATTN_STORE(kv.scales != nullptr || !writes_scales(kv.type) || use.data == Data::kLater || empty, kNullPointer,
+                 ".scales: null although the type has a scale per token and head");
+  return check_strides(kv.scales, sizeof(float), {tokens, kv.heads, units},
+                       {kv.scale_token_stride, kv.scale_head_stride, kv.scale_batch_stride}, 4, empty,
+                       use.output_scales,
+                       {SIMDATTN_OF_STORE(store, SIMDATTN_SCALES "bytes, must be multiples of 4"),
+                        SIMDATTN_OF_STORE(store, SIMDATTN_STRIDES "too large for 64-bit addresses"),
+                        SIMDATTN_OF_STORE(store, SIMDATTN_SCALES "scales that a call writes must not coincide")},
+                       scales);
 }
 
 ByteSet table_bytes(const ConstKv& kv) {

@@ -42,25 +42,29 @@ Status check_state_index(const int32_t* index, int64_t sequences, int64_t states
 
 /// The states before a call's tokens, if they are not those of `state`, and those after them, if they are kept. `shape`
 /// but for the number of states; kShape says it.
-template <Text kShape, size_t kRank>
-Status check_states(const BasicView<int{kRank}, true>& before, const BasicView<int{kRank}, false>& after, Accept accept,
-                    std::array<int64_t, kRank> shape, const int32_t* index, int64_t sequences, ByteSet* before_bytes,
-                    ByteSet* after_bytes) {
-  const bool apart = before.data != nullptr;
-  if (apart) {
-    SIMDATTN_CHECK(check_view(before, accept, kArgument<"state_in">, before_bytes));
-    shape[0] = before.shape[0];
-    SIMDATTN_REQUIRE(same_numbers(before.shape, shape), kShape, kSentence<"state_in.shape: ", kShape>);
-    if (after.data == nullptr && is_empty(after)) return check_state_index<"state_in">(index, sequences, shape[0]);
+template <Text kShape, class Problem, size_t kRank>
+Status check_states(const Problem& a, int64_t batch, Accept accept, std::array<int64_t, kRank> shape, ByteSet* state_in,
+                    ByteSet* state) {
+  const bool apart = a.state_in.data != nullptr;
+  const int64_t sequences = sequences_of(a, batch);
+  if (a.state_index == nullptr) {
+    SIMDATTN_CHECK(check_cu_q_given(a, batch, a.state.data != nullptr ? a.state.shape[0] : a.state_in.shape[0]));
   }
-  SIMDATTN_CHECK(check_view(after, accept, kArgument<"state">, after_bytes));
-  SIMDATTN_REQUIRE(!apart || shape[0] == after.shape[0], kShape, "state_in.shape[0]: must be state.shape[0]");
-  shape[0] = after.shape[0];
-  SIMDATTN_REQUIRE(same_numbers(after.shape, shape), kShape, kSentence<"state.shape: ", kShape>);
-  const bool same = before.data == after.data && same_numbers(before.stride, after.stride);
-  SIMDATTN_REQUIRE(same || !share_bytes(*after_bytes, *before_bytes), kOverlap,
+  if (apart) {
+    SIMDATTN_CHECK(check_view(a.state_in, accept, kArgument<"state_in">, state_in));
+    shape[0] = a.state_in.shape[0];
+    SIMDATTN_REQUIRE(same_numbers(a.state_in.shape, shape), kShape, kSentence<"state_in.shape: ", kShape>);
+    if (a.state.data == nullptr && is_empty(a.state))
+      return check_state_index<"state_in">(a.state_index, sequences, shape[0]);
+  }
+  SIMDATTN_CHECK(check_view(a.state, accept, kArgument<"state">, state));
+  SIMDATTN_REQUIRE(!apart || shape[0] == a.state.shape[0], kShape, "state_in.shape[0]: must be state.shape[0]");
+  shape[0] = a.state.shape[0];
+  SIMDATTN_REQUIRE(same_numbers(a.state.shape, shape), kShape, kSentence<"state.shape: ", kShape>);
+  const bool same = a.state_in.data == a.state.data && same_numbers(a.state_in.stride, a.state.stride);
+  SIMDATTN_REQUIRE(same || !share_bytes(*state, *state_in), kOverlap,
                    "state: overlaps state_in without being state_in");
-  return check_state_index<"state">(index, sequences, shape[0]);
+  return check_state_index<"state">(a.state_index, sequences, shape[0]);
 }
 
 /// An optional array with one number a head and token, or one a channel.
@@ -113,14 +117,10 @@ Status check_linear_attention(const LinearAttentionProblem& a, const Exec& exec,
   if (a.beta.data != nullptr) SIMDATTN_CHECK(check_gate<"beta">(a.beta, a.v, 1, 1, &beta));
   if (a.cu_q != nullptr) SIMDATTN_CHECK(check_cu_q<"q", "q.shape[2]">(a.cu_q, a.n_sequences, batch, n));
   const int64_t sequences = sequences_of(a, batch);
-  if (a.state_index == nullptr) {
-    SIMDATTN_CHECK(check_cu_q_given(a, batch, a.state.data != nullptr ? a.state.shape[0] : a.state_in.shape[0]));
-  }
   const int64_t rows = a.transposed ? d_v : d_k, columns = a.transposed ? d_k : d_v;
   SIMDATTN_CHECK(
       check_states<"must be [states, v.shape[1], q.shape[3], v.shape[3]], the last two exchanged if transposed">(
-          a.state_in, a.state, Accept::kF32, std::array<int64_t, 4>{0, heads, rows, columns}, a.state_index, sequences,
-          &state_in, &state));
+          a, batch, Accept::kF32, std::array<int64_t, 4>{0, heads, rows, columns}, &state_in, &state));
   if (a.states.data != nullptr) {
     SIMDATTN_CHECK(check_view(a.states, Accept::kF32, kArgument<"states">, &states));
     SIMDATTN_REQUIRE(same_numbers(a.states.shape, {sequences, a.states.shape[1], heads, rows, columns}), kShape,
@@ -165,12 +165,8 @@ Status check_causal_conv(const CausalConvProblem& a) {
   SIMDATTN_REQUIRE(!same_past || a.state.shape[tokens] == width - 1, kShape,
                    "weight.shape[1]: must be one more than the tokens of state and state_in");
   if (width > 1) {
-    if (a.state_index == nullptr) {
-      SIMDATTN_CHECK(check_cu_q_given(a, batch, a.state.data != nullptr ? a.state.shape[0] : a.state_in.shape[0]));
-    }
     SIMDATTN_CHECK(check_states<"must be [states, channels, width - 1], the last two exchanged if channels_last">(
-        a.state_in, a.state, Accept::kElements, shape_of(a.channels_last, 0, width - 1), a.state_index, sequences,
-        &state_in, &state));
+        a, batch, Accept::kElements, shape_of(a.channels_last, 0, width - 1), &state_in, &state));
     SIMDATTN_REQUIRE(a.state.data == nullptr || a.state.dtype == a.x.dtype, kDType, "state.dtype != x.dtype");
     SIMDATTN_REQUIRE(a.state_in.data == nullptr || a.state_in.dtype == a.x.dtype, kDType, "state_in.dtype != x.dtype");
   } else {
