@@ -8,8 +8,6 @@
 
 namespace simdattn {
 
-/// Floats between rows of scores: a power of two would put the rows of a tile into the same sets of a CPU cache.
-inline constexpr int64_t kScoreStride = kKeyBlock + 16;
 /// RowStates::ld is a multiple of this, and this much larger than a row needs: rows do not lie a power of two apart.
 inline constexpr int64_t kStateStep = 16;
 

@@ -16,9 +16,6 @@ namespace {
 
 /// Rows that share the packing of a key block, of positions that are whole.
 constexpr int64_t kMostRows = 256;
-/// Rows whose scores are taken at a time, and the floats between them: see lib/drivers/attention/memory.h.
-constexpr int64_t kScoreRows = 64;
-constexpr int64_t kStride = kKeyBlock + 16;
 constexpr double kFetchedKeyBytes = 1 << 20;
 
 constexpr int64_t positions_at_once(int64_t heads) { return std::max(kMostRows / heads, int64_t{1}); }
@@ -33,7 +30,7 @@ struct IndexBuffers {
   char* q = w.take<char>(rows * most_query_bytes(dim));
   char* panels = w.take<char>(kKeyBlock / kPanelWidth * most_panel_bytes(dim));
   char* key_rows = w.take<char>(kLoadedRows * 4 * (dim + 8));
-  float* scores = w.take<float>(kScoreRows * kStride);
+  float* scores = w.take<float>(kScoreRows * kScoreStride);
   float* joined = w.take<float>(kKeyBlock);  // of one position, whose heads may be in several tiles
 };
 
@@ -91,15 +88,15 @@ struct Indexer {
                               .rows = std::min(kScoreRows, all - r),
                               .scale = scale,
                               .s = w.scores,
-                              .lds = kStride,
+                              .lds = kScoreStride,
                               .fetch = fetch};
       operands.score(way, tile, keys, see);
       // Heads of one position at a time; a head by itself where each has a row of its own.
       for (int64_t x = r, joined; x < r + tile.rows; x += joined) {
         const int64_t head = x % heads, i = first + x / heads;
         joined = each ? 1 : std::min(heads - head, r + tile.rows - x);
-        uk.join_rows({.s = w.scores + (x - r) * kStride + see.lo,
-                      .lds = kStride,
+        uk.join_rows({.s = w.scores + (x - r) * kScoreStride + see.lo,
+                      .lds = kScoreStride,
                       .rows = joined,
                       .columns = see.hi - see.lo,
                       .weights = weights_of(b, i, head),
@@ -143,15 +140,10 @@ struct Indexer {
 
 }  // namespace
 
-size_t drivers::index_scores_workspace(Arithmetic arithmetic, int64_t heads, int64_t dim) {
-  if (!is_arithmetic(arithmetic) || heads < 1 || heads > kMaxSize || dim < 1 || dim > kMaxSize) return 0;
-  return IndexBuffers{Workspace(nullptr), heads, dim}.w.bytes();
-}
-
 Status drivers::index_scores(const UKernels& uk, const ConstView<4>& q, const ConstKv& k, const ConstView<3>& weights,
                              const View<4>& scores, const IndexOptions& options, const Exec& exec) {
   const int64_t heads = q.shape[1];
-  const size_t needed = drivers::index_scores_workspace(options.arithmetic, heads, q.shape[3]);
+  const size_t needed = index_scores_workspace(options.arithmetic, heads, q.shape[3]);
   SIMDATTN_CHECK(check_index_scores(q, k, weights, scores, options, exec, needed));
   if (is_empty(scores)) return {};
   const IndexBuffers buffers = {Workspace(exec.workspace), heads, q.shape[3]};
@@ -165,3 +157,10 @@ Status drivers::index_scores(const UKernels& uk, const ConstView<4>& q, const Co
 }
 
 }  // namespace simdattn
+
+using namespace simdattn;  // the C names beside it are the same types
+
+size_t simdattn_index_scores_workspace(Arithmetic arithmetic, int64_t heads, int64_t dim) {
+  if (!is_arithmetic(arithmetic) || heads < 1 || heads > kMaxSize || dim < 1 || dim > kMaxSize) return 0;
+  return IndexBuffers{Workspace(nullptr), heads, dim}.w.bytes();
+}

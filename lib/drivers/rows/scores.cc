@@ -96,17 +96,14 @@ class RowFunction {
 using SharedKernel = RowFunction<void, const ScoreRows&, int64_t, int64_t>;
 using SharedDefinition = RowFunction<float, AnyRow, AnyRow, int64_t>;
 
-/// In other arithmetics than f32: query rows that share the packing of a panel of keys.
-constexpr int64_t kPackedRows = 64;
-
-/// Enough for every target.
+/// Of arithmetics other than f32, enough for every target.
 struct PackedScoreBuffers {
   Workspace w;
   int64_t dim;
-  char* q = w.take<char>(kPackedRows * most_query_bytes(dim));
+  char* q = w.take<char>(GroupedRows::kPacked * most_query_bytes(dim));
   char* panel = w.take<char>(most_panel_bytes(dim));
   char* rows = w.take<char>(kLoadedRows * 4 * dim);
-  float* s = w.take<float>(kPackedRows * kPanelWidth);
+  float* s = w.take<float>(GroupedRows::kPacked * kPanelWidth);
 };
 
 void packed_scores(const UKernels& uk, const AttentionKernels& ops, const ConstView<4>& q, const ConstView<4>& k,
@@ -115,7 +112,7 @@ void packed_scores(const UKernels& uk, const AttentionKernels& ops, const ConstV
   const int64_t n_kv = k.shape[2];
   const GroupedRows grouped = {q, k.shape[1]};
   const int64_t query_bytes = ops.query_bytes(w.dim);
-  grouped.for_each_block(kPackedRows, [&](int64_t b, int64_t kv_head, int64_t i, int64_t rows) {
+  grouped.for_each_block([&](int64_t b, int64_t kv_head, int64_t i, int64_t rows) {
     const KvStore store(kv, b, kv_head);
     const Operands operands = {uk, ops, kv.type, kv.dim, w.rows, w.panel};
     for (int64_t r = 0; r < rows; ++r) {
@@ -179,15 +176,9 @@ void project(const UKernels& uk, const ConstView<3>& weights, int64_t head, int6
 
 }  // namespace
 
-size_t drivers::scores_workspace(Arithmetic arithmetic, int64_t dim) {
-  if (arithmetic == Arithmetic::kF32) return 0;
-  return PackedScoreBuffers{Workspace(nullptr), std::clamp(dim, int64_t{0}, kMaxSize)}.w.bytes();
-}
-
 Status drivers::scores(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
                        const ScoreOptions& options, const Exec& exec) {
-  SIMDATTN_CHECK(
-      check_scores(q, k, out, options, false, exec, drivers::scores_workspace(options.arithmetic, q.shape[3])));
+  SIMDATTN_CHECK(check_scores(q, k, out, options, false, exec, scores_workspace(options.arithmetic, q.shape[3])));
   if (is_empty(out)) return {};
   const Environment environment;
   const float factor = scale_of(options.scale, q.shape[3]);
@@ -211,10 +202,6 @@ Status drivers::gaussian_scores(const UKernels& uk, const ConstView<4>& q, const
   const auto one = [&](AnyRow row, AnyRow key, int64_t) { return scalar::squared_distance(row, key, q.shape[3]); };
   score_all_rows(uk, q, k, out, -0.5f * options.scale.value_or(1.0f), SharedKernel(score), SharedDefinition(one));
   return {};
-}
-
-size_t drivers::bilinear_scores_workspace(int64_t d_q, int64_t d_k) {
-  return is_size(d_q) && is_size(d_k) ? ProjectionBuffers{Workspace(nullptr), d_q, 0, d_k}.w.bytes() : 0;
 }
 
 Status drivers::bilinear_scores(const UKernels& uk, const ConstView<4>& q, const ConstView<3>& m, const ConstView<4>& k,
@@ -246,11 +233,6 @@ Status drivers::bilinear_scores(const UKernels& uk, const ConstView<4>& q, const
   };
   for_query_rows(uk, q, k, out, options.scale.value_or(1.0f), buffers.queries, kQueryRows, SharedKernel(score));
   return {};
-}
-
-size_t drivers::additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
-  const bool ok = is_size(d_q) && is_size(d_k) && is_size(d) && (d_q > 0 || d_k > 0);
-  return ok ? ProjectionBuffers{Workspace(nullptr), d_q, d_k, d}.w.bytes() : 0;
 }
 
 Status drivers::additive_scores(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const ConstView<2>& w,
@@ -309,3 +291,19 @@ Status drivers::additive_scores(const UKernels& uk, const ConstView<4>& q, const
 }
 
 }  // namespace simdattn
+
+using namespace simdattn;  // the C names beside it are the same types
+
+size_t simdattn_scores_workspace(Arithmetic arithmetic, int64_t dim) {
+  if (arithmetic == Arithmetic::kF32) return 0;
+  return PackedScoreBuffers{Workspace(nullptr), std::clamp(dim, int64_t{0}, kMaxSize)}.w.bytes();
+}
+
+size_t simdattn_bilinear_scores_workspace(int64_t d_q, int64_t d_k) {
+  return is_size(d_q) && is_size(d_k) ? ProjectionBuffers{Workspace(nullptr), d_q, 0, d_k}.w.bytes() : 0;
+}
+
+size_t simdattn_additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
+  const bool ok = is_size(d_q) && is_size(d_k) && is_size(d) && (d_q > 0 || d_k > 0);
+  return ok ? ProjectionBuffers{Workspace(nullptr), d_q, d_k, d}.w.bytes() : 0;
+}

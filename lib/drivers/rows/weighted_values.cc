@@ -21,10 +21,7 @@ constexpr int64_t kRows = 8;
 constexpr int64_t kFetchedValueBytes = int64_t{3} << 20;
 constexpr int64_t kColumns = kAccumulators / kRows;
 
-/// In other arithmetics: rows that share the packing of the values of a key block.
-constexpr int64_t kPackedRows = 64;
-
-/// Enough for every target.
+/// Of arithmetics other than f32, enough for every target.
 struct ValueBuffers {
   Workspace w;
   int64_t d_v;
@@ -32,8 +29,8 @@ struct ValueBuffers {
   char* packed = w.take<char>(most_values_bytes(d_v));
   char* rows = w.take<char>(kLoadedRows * 4 * d_v);
   char* masked = w.take<char>(most_values_bytes(kValueGroup));
-  float* weights = w.take<float>(kPackedRows * kKeyBlock);
-  float* o = w.take<float>(kPackedRows * ldo);
+  float* weights = w.take<float>(GroupedRows::kPacked * kKeyBlock);
+  float* o = w.take<float>(GroupedRows::kPacked * ldo);
 };
 
 /// A value of weight zero has no influence, NaN or not. Row r has its weights at w + r * ld.
@@ -114,7 +111,7 @@ void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, con
   const int64_t n_kv = v.shape[2];
   const int64_t p_stride = step_of(p, 2);
   const GroupedRows grouped = {p, v.shape[1]};
-  grouped.for_each_block(kPackedRows, [&](int64_t b, int64_t kv_head, int64_t i, int64_t rows) {
+  grouped.for_each_block([&](int64_t b, int64_t kv_head, int64_t i, int64_t rows) {
     const KvStore store(kv, b, kv_head);
     const Operands operands = {uk, ops, kv.type, kv.dim, w.rows};
     std::fill_n(w.o, rows * w.ldo, 0.0f);
@@ -159,15 +156,10 @@ void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, con
 
 }  // namespace
 
-size_t drivers::weighted_values_workspace(Arithmetic arithmetic, int64_t d_v) {
-  if (arithmetic == Arithmetic::kF32) return 0;
-  return ValueBuffers{Workspace(nullptr), std::clamp(d_v, int64_t{0}, kMaxSize)}.w.bytes();
-}
-
 Status drivers::weighted_values(const UKernels& uk, const ConstView<4>& weights, const ConstView<4>& values,
                                 const View<4>& out, const ValueOptions& options, const Exec& exec) {
   SIMDATTN_CHECK(check_weighted_values(weights, values, out, options, exec,
-                                       drivers::weighted_values_workspace(options.arithmetic, values.shape[3])));
+                                       weighted_values_workspace(options.arithmetic, values.shape[3])));
   if (is_empty(out)) return {};
   const Environment environment;
   ConstView<4> p = weights, v = values;
@@ -184,3 +176,10 @@ Status drivers::weighted_values(const UKernels& uk, const ConstView<4>& weights,
 }
 
 }  // namespace simdattn
+
+using namespace simdattn;  // the C names beside it are the same types
+
+size_t simdattn_weighted_values_workspace(Arithmetic arithmetic, int64_t d_v) {
+  if (arithmetic == Arithmetic::kF32) return 0;
+  return ValueBuffers{Workspace(nullptr), std::clamp(d_v, int64_t{0}, kMaxSize)}.w.bytes();
+}

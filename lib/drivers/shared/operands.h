@@ -33,9 +33,12 @@ class KernelHooks {
 /// Rows that are loaded as f32, or put together from several runs, at a time.
 inline constexpr int64_t kLoadedRows = kPanelWidth;
 
+/// Floats between rows of scores: a power of two would put the rows of a tile into the same sets of a CPU cache.
+inline constexpr int64_t kScoreStride = kKeyBlock + 16;
+
 /// How the scores of some rows and the keys of a key block are computed. way_to_score() has the rule.
 enum class ScoreWay : uint8_t {
-  kPackedBlock,   // score_packed: the caller has packed all panels, because several tiles of rows need them
+  kPackedBlock,   // score_packed: all panels are packed before, because several tiles of rows need them
   kStoredPanels,  // score_tile, on the store's own panels
   kRowsInPlace,   // score_rows, on the store's own rows; where fewer than 32 follow one another, one of the next two
                   // ways
@@ -55,8 +58,8 @@ struct Operands {
   const KvOperands& slots = arithmetic.kv[index_of(type)];
   const KvKernels& storage = kernels.kv[index_of(type)];
 
-  /// How the keys of columns `see` are scored for `rows` rows, at most `at_once` of them in a tile. Keys that several
-  /// tiles need are packed into `panels`, because each tile would convert them again.
+  /// How the keys of columns `see` are scored for `rows` rows, at most `at_once` of them in a tile. Packs the panels of
+  /// kPackedBlock.
   ScoreWay prepare_keys(const BlockTokens& keys, Interval see, int64_t rows, int64_t at_once) const;
   /// Scores of a tile's rows with keys [see.lo, see.hi), in whole panels from the one that holds see.lo on. The tile
   /// says what rows there are and what becomes of them: tile.s is at column 0 of the key block, tile.fetch is for slots

@@ -61,13 +61,15 @@ struct GroupedRows {
       }
     }
   }
-  /// f(sequence, key head, first row, rows), at most `most` rows at a time of those of all heads of a key head.
+  /// Rows that share the packing of keys or values, where these are packed.
+  static constexpr int64_t kPacked = 64;
+  /// f(sequence, key head, first row, rows), at most kPacked rows at a time of those of all heads of a key head.
   template <class F>
-  void for_each_block(int64_t most, const F& f) const {
+  void for_each_block(const F& f) const {
     const int64_t all = group * q.shape[2];
     for (int64_t b = 0; b < q.shape[0]; ++b) {
       for (int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
-        for (int64_t i = 0; i < all; i += most) f(b, kv_head, i, std::min(most, all - i));
+        for (int64_t i = 0; i < all; i += kPacked) f(b, kv_head, i, std::min(kPacked, all - i));
       }
     }
   }
