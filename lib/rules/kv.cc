@@ -20,27 +20,21 @@ int64_t alignment_of(KvType type) {
   return row_bytes(type, 1);
 }
 
-/// Tokens, heads, sequences or pages.
-struct OfStore {
-  int64_t tokens, heads, units;
-};
 /// Sentences on strides.
 struct StrideRules {
   const char *multiples, *range, *coincide;
 };
-/// The bytes of rows: `bytes` of each, repeated by the strides, which are multiples of `element`, a power of two. Rows
-/// of an `output` must not coincide.
-Status check_strides(const void* data, int64_t bytes, const OfStore& counts, const OfStore& strides, int64_t element,
-                     bool empty, bool output, const StrideRules& rules, ByteSet* set) {
+/// The bytes of rows: `bytes` of each, repeated by the strides from token to token, from head to head, and from
+/// sequence or page to the next. These are multiples of `element`, a power of two. Rows of an `output` must not
+/// coincide.
+Status check_strides(const void* data, int64_t bytes, const int64_t (&count)[3], const int64_t (&stride)[3],
+                     int64_t element, bool empty, bool output, const StrideRules& rules, ByteSet* set) {
   const char* wrong = nullptr;
   set->restart(data, bytes);
-  const auto repeat = [&](int64_t count, int64_t stride) {
-    if (count > 1 && (stride & (element - 1)) != 0 && !empty) wrong = rules.multiples;
-    if (count > 0 && !set->add(count, stride)) wrong = rules.range;
-  };
-  repeat(counts.tokens, strides.tokens);
-  repeat(counts.heads, strides.heads);
-  repeat(counts.units, strides.units);
+  for (int i = 0; i < 3; ++i) {
+    if (count[i] > 1 && (stride[i] & (element - 1)) != 0 && !empty) wrong = rules.multiples;
+    if (count[i] > 0 && !set->add(count[i], stride[i])) wrong = rules.range;
+  }
   if (wrong == nullptr && output && !empty && self_overlap(*set)) wrong = rules.coincide;
   if (wrong != nullptr || data == nullptr || empty) set->clear();
   SIMDATTN_REQUIRE(wrong == nullptr, kStride, wrong);

@@ -6,7 +6,6 @@
 
 #include "lib/contract/steps.h"
 #include "lib/drivers/shared/rows.h"
-#include "lib/rules/attention.h"
 
 namespace simdattn {
 namespace {

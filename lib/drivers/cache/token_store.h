@@ -29,7 +29,7 @@ struct BasicTokenStore {
   bool narrow() const { return is_narrow(kv.type); }
   /// The type of the elements of a token on its way.
   DType dtype() const { return narrow() ? DType::kF32 : static_cast<DType>(kv.type); }
-  bool panels() const { return in_panels(kv); }
+  bool panels() const { return kv.layout == KvLayout::kPanels; }
 
   /// The column of a panel that a token is in; 0 with rows.
   int64_t column(const TokenPlace& p) const { return panels() ? p.inside % kPanelWidth : 0; }

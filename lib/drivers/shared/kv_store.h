@@ -14,10 +14,6 @@ namespace simdattn {
 template <bool kConst>
 using StoreByte = std::conditional_t<kConst, const char, char>;
 
-template <bool kConst>
-bool in_panels(const BasicKv<kConst>& kv) {
-  return kv.layout == KvLayout::kPanels;
-}
 /// The stride of what there is one of may be any number: it must not be multiplied.
 inline int64_t offset_of(int64_t index, int64_t stride) { return index == 0 ? 0 : index * stride; }
 /// The row of a token, or the panel, for one head.
@@ -25,7 +21,7 @@ template <bool kConst>
 StoreByte<kConst>* row_at(const BasicKv<kConst>& kv, const TokenPlace& p, int64_t head) {
   return static_cast<StoreByte<kConst>*>(kv.data) + offset_of(p.unit, kv.batch_stride) +
          offset_of(head, kv.head_stride) +
-         offset_of(in_panels(kv) ? p.inside / kPanelWidth : p.inside, kv.token_stride);
+         offset_of(kv.layout == KvLayout::kPanels ? p.inside / kPanelWidth : p.inside, kv.token_stride);
 }
 /// Its scale, of types that have any and if they are given.
 template <bool kConst>
@@ -113,7 +109,7 @@ class KvStore {
   KvType type() const { return kv_.type; }
   int64_t dim() const { return kv_.dim; }
   int64_t token_stride() const { return kv_.token_stride; }
-  bool panels() const { return in_panels(kv_); }
+  bool panels() const { return kv_.layout == KvLayout::kPanels; }
 
  private:
   /// The scales of n tokens of one run; null for types without. Tokens of a last panel that are not there have scale 0.

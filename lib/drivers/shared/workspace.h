@@ -18,7 +18,6 @@ class Workspace {
     return p;
   }
 
-  size_t used() const { return used_; }
   /// Of what was taken, enough for memory of any alignment.
   size_t bytes() const { return used_ - begin() + kAlignment - 1; }
 
