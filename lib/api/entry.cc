@@ -1,6 +1,6 @@
 // The functions that are linked, with C linkage. Each looks for null pointers, brings structs of other versions to this
 // one's size (sized.h), finds the target (dispatch/target.h), sets the floating-point control word, and calls its
-// driver. Sizes of workspaces need none of that: they stand beside the buffers that they measure, in the drivers.
+// driver.
 //
 // Where the fixed cost of a call counts, the driver sets the control word, after the rules. Reading the word waits for
 // the arithmetic of the call before; the rules run while that goes on.
@@ -71,6 +71,10 @@ Status simdattn_scores(const ConstView<4>* q, const ConstView<4>* k, const View<
   return drivers::scores(*uk, *q, *k, *out, options_, exec_);
 }
 
+size_t simdattn_scores_workspace(Arithmetic arithmetic, int64_t d_qk) {
+  return drivers::scores_workspace(arithmetic, d_qk);
+}
+
 Status simdattn_softmax(const ConstView<2>* x, const View<2>* out, const View<1>* lse, const Exec* exec) {
   SIMDATTN_NEED(x, out);
   SIMDATTN_KERNELS(exec);
@@ -93,6 +97,10 @@ Status simdattn_weighted_values(const ConstView<4>* p, const ConstView<4>* v, co
   return drivers::weighted_values(*uk, *p, *v, *out, options_, exec_);
 }
 
+size_t simdattn_weighted_values_workspace(Arithmetic arithmetic, int64_t d_v) {
+  return drivers::weighted_values_workspace(arithmetic, d_v);
+}
+
 Status simdattn_gaussian_scores(const ConstView<4>* q, const ConstView<4>* k, const View<4>* out,
                                 const ScoreOptions* options, const Exec* exec) {
   SIMDATTN_NEED(q, k, out);
@@ -109,11 +117,19 @@ Status simdattn_bilinear_scores(const ConstView<4>* q, const ConstView<3>* m, co
   return drivers::bilinear_scores(*uk, *q, *m, *k, *out, options_, exec_);
 }
 
+size_t simdattn_bilinear_scores_workspace(int64_t d_q, int64_t d_k) {
+  return drivers::bilinear_scores_workspace(d_q, d_k);
+}
+
 Status simdattn_additive_scores(const ConstView<4>* q, const ConstView<4>* k, const ConstView<2>* w, const View<4>* out,
                                 const ConstView<3>* wq, const ConstView<3>* wk, const Exec* exec) {
   SIMDATTN_NEED(q, k, w, out);
   SIMDATTN_EXEC(exec);
   return drivers::additive_scores(*uk, *q, *k, *w, *out, or_absent(wq), or_absent(wk), exec_);
+}
+
+size_t simdattn_additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
+  return drivers::additive_scores_workspace(d_q, d_k, d);
 }
 
 // ---- Positions ------------------------------------------------------------------------------------------------------
@@ -167,6 +183,8 @@ Status simdattn_rope_direct(const ConstView<4>* x, int64_t pairs, const RopeTabl
   SIMDATTN_EXEC(exec);
   return drivers::rope_direct(*uk, *x, pairs, table_, or_absent(positions), *out, options_, exec_);
 }
+
+size_t simdattn_rope_direct_workspace(int64_t pairs) { return drivers::rope_direct_workspace(pairs); }
 
 Status simdattn_sinusoidal_table(const View<2>* out, double base, const ConstView<1>* positions, int64_t first) {
   SIMDATTN_NEED(out);
@@ -278,6 +296,10 @@ Status simdattn_index_scores(const ConstView<4>* q, const ConstKv* k, const Cons
   return drivers::index_scores(*uk, *q, k_, or_absent(weights), *scores, options_, exec_);
 }
 
+size_t simdattn_index_scores_workspace(Arithmetic arithmetic, int64_t heads, int64_t d) {
+  return drivers::index_scores_workspace(arithmetic, heads, d);
+}
+
 Status simdattn_top_k(const ConstView<4>* scores, int64_t k, const View<4>* lists, const TopKOptions* options,
                       const Exec* exec) {
   SIMDATTN_NEED(scores, lists);
@@ -285,6 +307,8 @@ Status simdattn_top_k(const ConstView<4>* scores, int64_t k, const View<4>* list
   SIMDATTN_EXEC(exec);
   return drivers::top_k(*uk, *scores, k, *lists, options_, exec_);
 }
+
+size_t simdattn_top_k_workspace(int64_t k) { return drivers::top_k_workspace(k); }
 
 // ---- Attention with a state -----------------------------------------------------------------------------------------
 

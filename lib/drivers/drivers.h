@@ -8,19 +8,23 @@
 
 namespace simdattn::drivers {
 
+size_t scores_workspace(Arithmetic arithmetic, int64_t dim);
 Status scores(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
               const ScoreOptions& options, const Exec& exec);
 Status softmax(const UKernels& uk, const ConstView<2>& x, const View<2>& out, const View<1>& lse);
 Status masked_softmax(const UKernels& uk, const ConstView<4>& scores, const View<4>& out, const Scoring& scoring,
                       const View<3>& lse);
+size_t weighted_values_workspace(Arithmetic arithmetic, int64_t d_v);
 Status weighted_values(const UKernels& uk, const ConstView<4>& weights, const ConstView<4>& values, const View<4>& out,
                        const ValueOptions& options, const Exec& exec);
 Status gaussian_scores(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
                        const ScoreOptions& options);
 Status bilinear_scores(const UKernels& uk, const ConstView<4>& q, const ConstView<3>& m, const ConstView<4>& k,
                        const View<4>& out, const ScoreOptions& options, const Exec& exec);
+size_t bilinear_scores_workspace(int64_t d_q, int64_t d_k);
 Status additive_scores(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const ConstView<2>& w,
                        const View<4>& out, const ConstView<3>& wq, const ConstView<3>& wk, const Exec& exec);
+size_t additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d);
 
 Status alibi_slopes(int64_t heads, float* slopes);
 Status hadamard(const UKernels& uk, const ConstView<4>& x, const View<4>& out, int64_t block);
@@ -32,6 +36,7 @@ Status rope_table(const View<2>& cos, const View<2>& sin, const RopeTableOptions
                   const ConstView<2>& positions, int64_t first);
 Status rope_direct(const UKernels& uk, const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table,
                    const Positions& positions, const View<4>& out, const RopeOptions& options, const Exec& exec);
+size_t rope_direct_workspace(int64_t pairs);
 Status sinusoidal_table(const View<2>& out, double base, const ConstView<1>& positions, int64_t first);
 
 Status kv_append(const UKernels& uk, const ConstView<4>& rows, const ConstView<2>& positions, const Kv& kv,
@@ -50,8 +55,10 @@ Status attention_merge(const UKernels& uk, const ConstView<5>& parts, const Cons
 
 Status index_scores(const UKernels& uk, const ConstView<4>& q, const ConstKv& k, const ConstView<3>& weights,
                     const View<4>& scores, const IndexOptions& options, const Exec& exec);
+size_t index_scores_workspace(Arithmetic arithmetic, int64_t heads, int64_t dim);
 Status top_k(const UKernels& uk, const ConstView<4>& scores, int64_t k, const View<4>& lists,
              const TopKOptions& options, const Exec& exec);
+size_t top_k_workspace(int64_t k);
 size_t linear_attention_workspace(const LinearAttentionProblem& problem);
 int64_t linear_attention_tasks(const LinearAttentionProblem& problem);
 /// Tasks first .. last-1; `all`: every task.

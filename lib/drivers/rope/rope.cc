@@ -399,6 +399,10 @@ Status drivers::rope(const UKernels& uk, const ConstView<4>& x, const ConstView<
   return {};
 }
 
+size_t drivers::rope_direct_workspace(int64_t pairs) {
+  return pairs > kStackPairs && pairs <= kMaxColumns ? DirectBuffers{Workspace(nullptr), pairs}.w.bytes() : 0;
+}
+
 Status drivers::rope_direct(const UKernels& uk, const ConstView<4>& x, int64_t pairs, const RopeTableOptions& table,
                             const Positions& positions, const View<4>& out, const RopeOptions& options,
                             const Exec& exec) {
@@ -426,9 +430,3 @@ Status drivers::rope_direct(const UKernels& uk, const ConstView<4>& x, int64_t p
 }
 
 }  // namespace simdattn
-
-using namespace simdattn;  // the C names beside it are the same types
-
-size_t simdattn_rope_direct_workspace(int64_t pairs) {
-  return pairs > kStackPairs && pairs <= kMaxColumns ? DirectBuffers{Workspace(nullptr), pairs}.w.bytes() : 0;
-}

@@ -140,10 +140,15 @@ struct Indexer {
 
 }  // namespace
 
+size_t drivers::index_scores_workspace(Arithmetic arithmetic, int64_t heads, int64_t dim) {
+  if (!is_arithmetic(arithmetic) || heads < 1 || heads > kMaxSize || dim < 1 || dim > kMaxSize) return 0;
+  return IndexBuffers{Workspace(nullptr), heads, dim}.w.bytes();
+}
+
 Status drivers::index_scores(const UKernels& uk, const ConstView<4>& q, const ConstKv& k, const ConstView<3>& weights,
                              const View<4>& scores, const IndexOptions& options, const Exec& exec) {
   const int64_t heads = q.shape[1];
-  const size_t needed = index_scores_workspace(options.arithmetic, heads, q.shape[3]);
+  const size_t needed = drivers::index_scores_workspace(options.arithmetic, heads, q.shape[3]);
   SIMDATTN_CHECK(check_index_scores(q, k, weights, scores, options, exec, needed));
   if (is_empty(scores)) return {};
   const IndexBuffers buffers = {Workspace(exec.workspace), heads, q.shape[3]};
@@ -157,10 +162,3 @@ Status drivers::index_scores(const UKernels& uk, const ConstView<4>& q, const Co
 }
 
 }  // namespace simdattn
-
-using namespace simdattn;  // the C names beside it are the same types
-
-size_t simdattn_index_scores_workspace(Arithmetic arithmetic, int64_t heads, int64_t dim) {
-  if (!is_arithmetic(arithmetic) || heads < 1 || heads > kMaxSize || dim < 1 || dim > kMaxSize) return 0;
-  return IndexBuffers{Workspace(nullptr), heads, dim}.w.bytes();
-}

@@ -176,9 +176,15 @@ void project(const UKernels& uk, const ConstView<3>& weights, int64_t head, int6
 
 }  // namespace
 
+size_t drivers::scores_workspace(Arithmetic arithmetic, int64_t dim) {
+  if (arithmetic == Arithmetic::kF32) return 0;
+  return PackedScoreBuffers{Workspace(nullptr), std::clamp(dim, int64_t{0}, kMaxSize)}.w.bytes();
+}
+
 Status drivers::scores(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const View<4>& out,
                        const ScoreOptions& options, const Exec& exec) {
-  SIMDATTN_CHECK(check_scores(q, k, out, options, false, exec, scores_workspace(options.arithmetic, q.shape[3])));
+  SIMDATTN_CHECK(
+      check_scores(q, k, out, options, false, exec, drivers::scores_workspace(options.arithmetic, q.shape[3])));
   if (is_empty(out)) return {};
   const Environment environment;
   const float factor = scale_of(options.scale, q.shape[3]);
@@ -202,6 +208,10 @@ Status drivers::gaussian_scores(const UKernels& uk, const ConstView<4>& q, const
   const auto one = [&](AnyRow row, AnyRow key, int64_t) { return scalar::squared_distance(row, key, q.shape[3]); };
   score_all_rows(uk, q, k, out, -0.5f * options.scale.value_or(1.0f), SharedKernel(score), SharedDefinition(one));
   return {};
+}
+
+size_t drivers::bilinear_scores_workspace(int64_t d_q, int64_t d_k) {
+  return is_size(d_q) && is_size(d_k) ? ProjectionBuffers{Workspace(nullptr), d_q, 0, d_k}.w.bytes() : 0;
 }
 
 Status drivers::bilinear_scores(const UKernels& uk, const ConstView<4>& q, const ConstView<3>& m, const ConstView<4>& k,
@@ -233,6 +243,11 @@ Status drivers::bilinear_scores(const UKernels& uk, const ConstView<4>& q, const
   };
   for_query_rows(uk, q, k, out, options.scale.value_or(1.0f), buffers.queries, kQueryRows, SharedKernel(score));
   return {};
+}
+
+size_t drivers::additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
+  const bool ok = is_size(d_q) && is_size(d_k) && is_size(d) && (d_q > 0 || d_k > 0);
+  return ok ? ProjectionBuffers{Workspace(nullptr), d_q, d_k, d}.w.bytes() : 0;
 }
 
 Status drivers::additive_scores(const UKernels& uk, const ConstView<4>& q, const ConstView<4>& k, const ConstView<2>& w,
@@ -291,19 +306,3 @@ Status drivers::additive_scores(const UKernels& uk, const ConstView<4>& q, const
 }
 
 }  // namespace simdattn
-
-using namespace simdattn;  // the C names beside it are the same types
-
-size_t simdattn_scores_workspace(Arithmetic arithmetic, int64_t dim) {
-  if (arithmetic == Arithmetic::kF32) return 0;
-  return PackedScoreBuffers{Workspace(nullptr), std::clamp(dim, int64_t{0}, kMaxSize)}.w.bytes();
-}
-
-size_t simdattn_bilinear_scores_workspace(int64_t d_q, int64_t d_k) {
-  return is_size(d_q) && is_size(d_k) ? ProjectionBuffers{Workspace(nullptr), d_q, 0, d_k}.w.bytes() : 0;
-}
-
-size_t simdattn_additive_scores_workspace(int64_t d_q, int64_t d_k, int64_t d) {
-  const bool ok = is_size(d_q) && is_size(d_k) && is_size(d) && (d_q > 0 || d_k > 0);
-  return ok ? ProjectionBuffers{Workspace(nullptr), d_q, d_k, d}.w.bytes() : 0;
-}

@@ -135,9 +135,14 @@ struct Forced {
 
 }  // namespace
 
+size_t drivers::top_k_workspace(int64_t k) {
+  if (!is_size(k)) return 0;
+  return Largest{Workspace(nullptr), k}.w.bytes();
+}
+
 Status drivers::top_k(const UKernels& uk, const ConstView<4>& scores, int64_t k, const View<4>& lists,
                       const TopKOptions& options, const Exec& exec) {
-  SIMDATTN_CHECK(check_top_k(scores, k, lists, options, exec, top_k_workspace(k)));
+  SIMDATTN_CHECK(check_top_k(scores, k, lists, options, exec, drivers::top_k_workspace(k)));
   if (is_empty(lists)) return {};
   const int64_t n = scores.shape[3];
   Largest largest = {Workspace(exec.workspace), k, &uk};
@@ -166,10 +171,3 @@ Status drivers::top_k(const UKernels& uk, const ConstView<4>& scores, int64_t k,
 }
 
 }  // namespace simdattn
-
-using namespace simdattn;  // the C names beside it are the same types
-
-size_t simdattn_top_k_workspace(int64_t k) {
-  if (!is_size(k)) return 0;
-  return Largest{Workspace(nullptr), k}.w.bytes();
-}

@@ -156,10 +156,15 @@ void weighted_values_packed(const UKernels& uk, const AttentionKernels& ops, con
 
 }  // namespace
 
+size_t drivers::weighted_values_workspace(Arithmetic arithmetic, int64_t d_v) {
+  if (arithmetic == Arithmetic::kF32) return 0;
+  return ValueBuffers{Workspace(nullptr), std::clamp(d_v, int64_t{0}, kMaxSize)}.w.bytes();
+}
+
 Status drivers::weighted_values(const UKernels& uk, const ConstView<4>& weights, const ConstView<4>& values,
                                 const View<4>& out, const ValueOptions& options, const Exec& exec) {
   SIMDATTN_CHECK(check_weighted_values(weights, values, out, options, exec,
-                                       weighted_values_workspace(options.arithmetic, values.shape[3])));
+                                       drivers::weighted_values_workspace(options.arithmetic, values.shape[3])));
   if (is_empty(out)) return {};
   const Environment environment;
   ConstView<4> p = weights, v = values;
@@ -176,10 +181,3 @@ Status drivers::weighted_values(const UKernels& uk, const ConstView<4>& weights,
 }
 
 }  // namespace simdattn
-
-using namespace simdattn;  // the C names beside it are the same types
-
-size_t simdattn_weighted_values_workspace(Arithmetic arithmetic, int64_t d_v) {
-  if (arithmetic == Arithmetic::kF32) return 0;
-  return ValueBuffers{Workspace(nullptr), std::clamp(d_v, int64_t{0}, kMaxSize)}.w.bytes();
-}
