@@ -33,19 +33,26 @@ SIMDATTN_INLINE void put(Floats v, Y* y, Part part) {
     store_rounded(v, y, part);
   }
 }
-/// The stored numbers of all heads with canonical NaN.
-template <class Y>
-SIMDATTN_SHARED void make_canonical(Y* y, int64_t stride, int64_t heads, int64_t n) {
-  for (int64_t h = 0; h < heads; ++h) {
-    Y* const row = y + h * stride;
-    for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(load(row + i, part), row + i, part); });
-  }
+/// f(from, to) for every head, where dimension `first` of those that rotate is.
+template <class T, class F>
+SIMDATTN_INLINE void for_each_head(const RopeHeads& a, int64_t first, const F& f) {
+  const int64_t heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
+  Cursor<const T> x(static_cast<const T*>(a.x) + a.first + first);
+  Cursor<T> y(static_cast<T*>(a.y) + a.first + first);
+  for (int64_t h = 0; h < heads; ++h, x += x_stride, y += y_stride) f(x.get(), y.get());
 }
 
+/// The n stored numbers of every head from `first` on with canonical NaN.
+template <class T>
+SIMDATTN_SHARED void make_canonical(const RopeHeads& a, int64_t first, int64_t n) {
+  for_each_head<T>(a, first, [&](const T* /*from*/, T* to) SIMDATTN_LAMBDA {
+    for_each_batch(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { store_rounded(load(to + i, part), to + i, part); });
+  });
+}
 /// Where a NaN may have been noticed.
-template <class Y>
-SIMDATTN_INLINE void settle(Floats seen, Y* y, int64_t stride, int64_t heads, int64_t n) {
-  if (!all(finite(seen))) make_canonical(y, stride, heads, n);
+template <class T>
+SIMDATTN_INLINE void settle(Floats seen, const RopeHeads& a, int64_t first, int64_t n) {
+  if (!all(finite(seen))) make_canonical<T>(a, first, n);
 }
 
 // From bf16 to bf16, two batches of neighbours are taken as the even elements and the odd ones: no lane changes its
@@ -88,39 +95,42 @@ SIMDATTN_INLINE void for_lines(int64_t& i, int64_t n, int64_t width, const F& f)
   for (; i + width <= n; i += width) f(i, constant<1>);
 }
 
+/// The cosines and sines of kCount batches of pairs from pair `first` on.
+template <int64_t kCount>
+SIMDATTN_INLINE void load_angles(const RopeHeads& a, Bits32 sign, int64_t first, auto part, Registers<kCount>& c,
+                                 Registers<kCount>& s) {
+  unroll<kCount>([&](auto i) SIMDATTN_LAMBDA {
+    reg<i>(c) = load(a.cos + first + i * kLanes, part);
+    reg<i>(s) = flip_sign(load(a.sin + first + i * kLanes, part), sign);
+  });
+}
+
 /// rotate_halves() from bf16 to bf16, with a table that is finite; the number of pairs that have rotated.
-SIMDATTN_INLINE int64_t rotate_half_pairs(const RopeHeads& a, const bf16* x, bf16* y, Bits32 sign, Floats& seen) {
-  const int64_t half = a.half, heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
-  const float* cos = a.cos;
-  const float* sin = a.sin;
+SIMDATTN_INLINE int64_t rotate_half_pairs(const RopeHeads& a, Bits32 sign, Floats& seen) {
+  const int64_t half = a.half;
   int64_t done = 0;
   for_lines<2>(done, half, 2 * kLanes, [&](int64_t first, auto count) SIMDATTN_LAMBDA {
-    Registers<count> c_even, c_odd, s_even, s_odd;
-    unroll<count>([&](auto i) SIMDATTN_LAMBDA {
-      const float* const c = cos + first + 2 * i * kLanes;
-      const float* const s = sin + first + 2 * i * kLanes;
-      const Floats c0 = load(c), c1 = load(c + kLanes);
-      const Floats s0 = flip_sign(load(s), sign), s1 = flip_sign(load(s + kLanes), sign);
-      reg<i>(c_even) = even_lanes(c0, c1);
-      reg<i>(c_odd) = odd_lanes(c0, c1);
-      reg<i>(s_even) = even_lanes(s0, s1);
-      reg<i>(s_odd) = odd_lanes(s0, s1);
-    });
-    Cursor<const bf16> in(x + first);
-    Cursor<bf16> out(y + first);
-    for (int64_t h = 0; h < heads; ++h, in += x_stride, out += y_stride) {
-      const bf16* const from = in.get();
-      bf16* const to = out.get();
+    Registers<2 * count> c, s;
+    load_angles<2 * count>(a, sign, first, All(), c, s);
+    const auto part_evens_and_odds = [&](Registers<2 * count>& x) SIMDATTN_LAMBDA {
+      unroll<count>([&](auto i) SIMDATTN_LAMBDA {
+        const Floats even = even_lanes(reg<2 * i>(x), reg<2 * i + 1>(x));
+        reg<2 * i + 1>(x) = odd_lanes(reg<2 * i>(x), reg<2 * i + 1>(x));
+        reg<2 * i>(x) = even;
+      });
+    };
+    part_evens_and_odds(c), part_evens_and_odds(s);
+    for_each_head<bf16>(a, first, [&](const bf16* from, bf16* to) SIMDATTN_LAMBDA {
       unroll<count>([&](auto i) SIMDATTN_LAMBDA {
         const Bits32 low = load_pairs(from + 2 * i * kLanes), high = load_pairs(from + half + 2 * i * kLanes);
         Floats even0, even1, odd0, odd1;
-        rotate(even_of(low), even_of(high), reg<i>(c_even), reg<i>(s_even), even0, even1);
-        rotate(odd_of(low), odd_of(high), reg<i>(c_odd), reg<i>(s_odd), odd0, odd1);
+        rotate(even_of(low), even_of(high), reg<2 * i>(c), reg<2 * i>(s), even0, even1);
+        rotate(odd_of(low), odd_of(high), reg<2 * i + 1>(c), reg<2 * i + 1>(s), odd0, odd1);
         store_pairs(even0, odd0, to + 2 * i * kLanes);
         store_pairs(even1, odd1, to + half + 2 * i * kLanes);
         seen = notice_pairs(even0, even1, odd0, odd1, seen);
       });
-    }
+    });
   });
   return done;
 }
@@ -128,29 +138,17 @@ SIMDATTN_INLINE int64_t rotate_half_pairs(const RopeHeads& a, const bf16* x, bf1
 /// Dimensions i and half + i of every head rotate together: the table is read once for all heads.
 template <class T>
 SIMDATTN_INLINE void rotate_halves(const RopeHeads& a, Bits32 sign) {
-  const T* x = static_cast<const T*>(a.x) + a.first;
-  T* y = static_cast<T*>(a.y) + a.first;
-  const int64_t half = a.half, heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
-  const float* cos = a.cos;
-  const float* sin = a.sin;
-  Registers<2> seen = {{Floats(0.0f)}, {Floats(0.0f)}};
+  const int64_t half = a.half;
+  Registers<2> seen;
+  clear(seen);
   int64_t done = 0;
   if constexpr (kPairwise<T>) {
-    if (is_finite(cos, sin, half)) {
-      done = rotate_half_pairs(a, x, y, sign, reg<0>(seen));
-    }
+    if (is_finite(a.cos, a.sin, half)) done = rotate_half_pairs(a, sign, reg<0>(seen));
   }
   for_some_batches<kPairwise<T> ? 1 : 4>(done, half, [&](int64_t first, auto part, auto count) SIMDATTN_LAMBDA {
     Registers<count> c, s;
-    unroll<count>([&](auto i) SIMDATTN_LAMBDA {
-      reg<i>(c) = load(cos + first + i * kLanes, part);
-      reg<i>(s) = flip_sign(load(sin + first + i * kLanes, part), sign);
-    });
-    Cursor<const T> in(x + first);
-    Cursor<T> out(y + first);
-    for (int64_t h = 0; h < heads; ++h, in += x_stride, out += y_stride) {
-      const T* const from = in.get();
-      T* const to = out.get();
+    load_angles<count>(a, sign, first, part, c, s);
+    for_each_head<T>(a, first, [&](const T* from, T* to) SIMDATTN_LAMBDA {
       Registers<count> y0, y1;
       unroll<count>([&](auto i) SIMDATTN_LAMBDA {
         rotate(in_register(load(from + i * kLanes, part)), in_register(load(from + half + i * kLanes, part)), reg<i>(c),
@@ -163,30 +161,26 @@ SIMDATTN_INLINE void rotate_halves(const RopeHeads& a, Bits32 sign) {
           chain = notice_pairs(reg<kOther>(y0), reg<kOther>(y1), reg<i>(y0), reg<i>(y1), chain);
         }
       });
-    }
+    });
   });
-  if constexpr (kNotices<T> || kPairwise<T>) settle(reg<0>(seen) + reg<1>(seen), y, y_stride, heads, 2 * half);
+  if constexpr (kNotices<T> || kPairwise<T>) settle<T>(reg<0>(seen) + reg<1>(seen), a, 0, 2 * half);
 }
 
-/// Dimensions 2i and 2i + 1 rotate together: y0 = x0 c + x1 (-s), y1 = x0 s + x1 c. From pair `done` on.
+/// Dimensions 2i and 2i + 1 rotate together: y0 = x0 c + x1 (-s), y1 = x0 s + x1 c. From pair `done` on. The heads are
+/// a copy, because members would be loaded again after each store: vectors may alias all types.
 template <class T>
-SIMDATTN_INLINE void rotate_neighbours(const RopeHeads& a, Bits32 sign, int64_t done) {
-  const T* x = static_cast<const T*>(a.x) + a.first + 2 * done;
-  T* y = static_cast<T*>(a.y) + a.first + 2 * done;
-  const float* cos = a.cos + done;
-  const float* sin = a.sin + done;
-  const int64_t n = 2 * (a.half - done), heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
+SIMDATTN_INLINE void rotate_neighbours(RopeHeads a, Bits32 sign, int64_t done) {
+  const int64_t end = 2 * a.half;
   Registers<4> seen;
   clear(seen);
   constexpr int64_t kMost = kPairwise<T> ? 1 : kAvx512 ? 8 : 4;
-  for_some_batches<kMost>(0, n, [&](int64_t dimension, auto part, auto count) SIMDATTN_LAMBDA {
+  for_some_batches<kMost>(2 * done, end, [&](int64_t first, auto part, auto count) SIMDATTN_LAMBDA {
     // An entry per dimension of what multiplies the pair's first number, and its second one.
     Registers<count> own, cross;
     const auto spread = [&](auto i, auto pairs) SIMDATTN_LAMBDA {
-      const int64_t pair = dimension / 2 + i / 2 * kLanes;
-      const Floats c = load(cos + pair, pairs);
-      const Floats s = flip_sign(load(sin + pair, pairs), sign);
-      const Floats minus_s = flip_sign(s, Bits32(0x80000000u));
+      Registers<1> cos, sin;
+      load_angles<1>(a, sign, first / 2 + i / 2 * kLanes, pairs, cos, sin);
+      const Floats c = reg<0>(cos), s = reg<0>(sin), minus_s = flip_sign(s, Bits32(0x80000000u));
       reg<i>(own) = zip_lower(c, s);
       reg<i>(cross) = zip_lower(minus_s, c);
       if constexpr (i + 1 < count) {
@@ -194,13 +188,9 @@ SIMDATTN_INLINE void rotate_neighbours(const RopeHeads& a, Bits32 sign, int64_t 
         reg<i + 1>(cross) = zip_upper(minus_s, c);
       }
     };
-    if constexpr (count == 1) spread(constant<0>, first_lanes(smaller(n - dimension, kLanes) / 2));
+    if constexpr (count == 1) spread(constant<0>, first_lanes(smaller(end - first, kLanes) / 2));
     else unroll<count / 2>([&](auto i) SIMDATTN_LAMBDA { spread(constant<2 * i>, All()); });
-    Cursor<const T> in(x + dimension);
-    Cursor<T> out(y + dimension);
-    for (int64_t h = 0; h < heads; ++h, in += x_stride, out += y_stride) {
-      const T* const from = in.get();
-      T* const to = out.get();
+    for_each_head<T>(a, first, [&](const T* from, T* to) SIMDATTN_LAMBDA {
       Registers<count> rotated;
       unroll<count>([&](auto i) SIMDATTN_LAMBDA {
         const Floats v = load(from + i * kLanes, part);
@@ -210,42 +200,32 @@ SIMDATTN_INLINE void rotate_neighbours(const RopeHeads& a, Bits32 sign, int64_t 
           reg<i / 2>(seen) = notice(reg<i - i % 2>(rotated), reg<i>(rotated), reg<i / 2>(seen));
         }
       });
-    }
+    });
   });
   if constexpr (kNotices<T>) {
-    settle((reg<0>(seen) + reg<1>(seen)) + (reg<2>(seen) + reg<3>(seen)), y, y_stride, heads, n);
+    settle<T>((reg<0>(seen) + reg<1>(seen)) + (reg<2>(seen) + reg<3>(seen)), a, 2 * done, end - 2 * done);
   }
 }
 
 /// The same from bf16 to bf16, from pair 0 on, with a table that is finite; the number of pairs that have rotated.
 SIMDATTN_INLINE int64_t rotate_pairs(const RopeHeads& a, Bits32 sign) {
-  const bf16* x = static_cast<const bf16*>(a.x) + a.first;
-  bf16* y = static_cast<bf16*>(a.y) + a.first;
-  const int64_t heads = a.heads, x_stride = a.x_stride, y_stride = a.y_stride;
   Floats seen(0.0f);
-  int64_t i = 0;
-  for_lines<4>(i, a.half, kLanes, [&](int64_t first, auto count) SIMDATTN_LAMBDA {
+  int64_t done = 0;
+  for_lines<4>(done, a.half, kLanes, [&](int64_t first, auto count) SIMDATTN_LAMBDA {
     Registers<count> c, s;
-    unroll<count>([&](auto k) SIMDATTN_LAMBDA {
-      reg<k>(c) = load(a.cos + first + k * kLanes);
-      reg<k>(s) = flip_sign(load(a.sin + first + k * kLanes), sign);
-    });
-    Cursor<const bf16> in(x + 2 * first);
-    Cursor<bf16> out(y + 2 * first);
-    for (int64_t h = 0; h < heads; ++h, in += x_stride, out += y_stride) {
-      const bf16* const from = in.get();
-      bf16* const to = out.get();
-      unroll<count>([&](auto k) SIMDATTN_LAMBDA {
-        const Bits32 pairs = load_pairs(from + 2 * k * kLanes);
+    load_angles<count>(a, sign, first, All(), c, s);
+    for_each_head<bf16>(a, 2 * first, [&](const bf16* from, bf16* to) SIMDATTN_LAMBDA {
+      unroll<count>([&](auto i) SIMDATTN_LAMBDA {
+        const Bits32 pairs = load_pairs(from + 2 * i * kLanes);
         Floats y0, y1;
-        rotate(even_of(pairs), odd_of(pairs), reg<k>(c), reg<k>(s), y0, y1);
-        store_pairs(y0, y1, to + 2 * k * kLanes);
+        rotate(even_of(pairs), odd_of(pairs), reg<i>(c), reg<i>(s), y0, y1);
+        store_pairs(y0, y1, to + 2 * i * kLanes);
         seen = notice(y0, y1, seen);
       });
-    }
+    });
   });
-  settle(seen, y, y_stride, heads, 2 * i);
-  return i;
+  settle<bf16>(seen, a, 0, 2 * done);
+  return done;
 }
 
 template <class T>
@@ -263,14 +243,10 @@ void rope_heads(const RopeHeads& a) {
   // The dimensions that do not rotate.
   const int64_t end = a.first + 2 * a.half;
   if (a.x == a.y || 2 * a.half == a.dim) return;
-  const T* x = static_cast<const T*>(a.x);
-  T* y = static_cast<T*>(a.y);
-  for (int64_t h = 0; h < a.heads; ++h) {
-    const T* from = x + h * a.x_stride;
-    T* to = y + h * a.y_stride;
+  for_each_head<T>(a, -a.first, [&](const T* from, T* to) SIMDATTN_LAMBDA {
     __builtin_memcpy(to, from, static_cast<size_t>(a.first) * sizeof(T));
     __builtin_memcpy(to + end, from + end, static_cast<size_t>(a.dim - end) * sizeof(T));
-  }
+  });
 }
 
 }  // namespace
