@@ -4,21 +4,20 @@
 // From the outside in:
 //   score_codes        panels of codes: a tile at a time
 //   score_code_rows    rows of codes: score_some_code_rows() makes panels of them in L1, two steps of columns in turns.
-//                      While a tile multiplies one step, it makes the other: RowPieces (code_row_pieces.h)
-//   score_codes_tile   a tile: CodeTile has its registers, CodeFactors the scales of its columns, code_columns.h makes
-//                      numbers of codes
+//                      While a tile multiplies one step, it makes the other: RowPieces
+//   score_codes_tile   a tile: CodeTile has its registers, CodeFactors the scales of its columns
+// code_columns.h makes numbers of codes, and has RowPieces.
 #pragma once
 
 #include "lib/contract/fma.h"
 #include "lib/kernels/code_columns.h"
-#include "lib/kernels/code_row_pieces.h"
 #include "lib/kernels/score_tile.h"
 
 namespace simdattn {
 namespace {
 
 /// Query rows that are multiplied so. With 4 lanes, and with SVE, numbers go through L1 as f32 instead.
-constexpr int64_t kFusedRows = kLoadsBlocks && kLanes > 4 ? 4 : 0;
+constexpr int64_t kFusedRows = kLoadsBlocks && kLanes > 4 ? kMostScoreRows : 0;
 
 /// The format that a tile is compiled for. Both types of fp8 share tiles, and int8 and q8_0 in panels do: a tile asks
 /// once per unit or scale block which type it has.
@@ -49,9 +48,6 @@ SIMDATTN_SHARED void score_codes_one_by_one(const ScoreTileArguments& a, int64_t
   }
 }
 
-/// Rows of the largest tile of four vectors. Tiles of two have kFusedRows.
-constexpr int64_t kWideRows = 2;
-
 /// The scales of a tile's columns times `power`: one for all numbers of a key, or those of its scale blocks in turn.
 template <int64_t kBatches>
 struct CodeFactors {
@@ -73,26 +69,17 @@ struct CodeTile {
   static constexpr int64_t kBytes = kBatches * kLanes * kUnitBytes;  // of a unit of all columns
   static constexpr bool kInBlocks = Format::kLayout.scale_bytes > 0;
 
-  Registers<kRows * kBatches> acc;
-  Registers<kBatches> factor;
-  const float* q;
-  int64_t ldq;
-  TileColumns<uint32_t, kBatches> columns;
-  uintptr_t fetched;
-  int64_t to_fetch;
-  RowPieces pieces;
+  const ScoreTileArguments& a;
   Fp8Ahead<kBatches> fp8;
+  const float* q = a.q;
+  int64_t ldq = a.ldq;
+  TileColumns<uint32_t, kBatches> columns{a};
+  uintptr_t fetched = a.prefetch.first;
+  int64_t to_fetch = a.prefetch.count;
+  RowPieces pieces = kInRows ? static_cast<const CodeScoreArguments&>(a).next : RowPieces();
+  Registers<kRows * kBatches> acc = {};
+  Registers<kBatches> factor = {};
 
-  SIMDATTN_INLINE CodeTile(const ScoreTileArguments& a, Fp8Ahead<kBatches> of_fp8)
-      : q(a.q),
-        ldq(a.ldq),
-        columns(a),
-        fetched(a.prefetch.first),
-        to_fetch(a.prefetch.count),
-        pieces(kInRows ? static_cast<const CodeScoreArguments&>(a).next : RowPieces()),
-        fp8(of_fp8) {
-    clear(acc);
-  }
   /// n numbers of a unit of each column, from number `first` on. `more`: there is a next one.
   SIMDATTN_INLINE void add_unit(auto first, int64_t n, bool more) {
     if (first == 0 && to_fetch-- > 0) {
@@ -129,7 +116,7 @@ __attribute__((noinline)) void score_codes_tile(const ScoreTileArguments& a, boo
   constexpr bool kFp8 = Format::kFp8, kNibbles = Format::kBits == 4;
   const bool in_blocks = Tile::kInBlocks || (!kFp8 && !kInRows && a.scales == nullptr);
   alignas(64) uint16_t numbers[2][kFp8 ? Tile::kBytes : 1];
-  Tile tile(a, {numbers[0], numbers[1], {e4m3}});
+  Tile tile{a, {numbers[0], numbers[1], {e4m3}}};
   // Two bytes for each column.
   const auto scales_of = [&](const char* units, int64_t column) SIMDATTN_LAMBDA {
     return units + a.dim / kBlockDims * kBlockUnits * kUnitPitch - column % kPanelWidth * (kUnitBytes - kScaleBytes);
@@ -185,17 +172,6 @@ constexpr ScoreStorage kCodeScores = {
     {},
     {kWideRows, {score_codes_of<kType, kInRows, 1>, score_codes_of<kType, kInRows, 2>}}};
 
-/// score(tile) of kFusedRows rows each, then of at most kWideRows: three are two and one.
-template <class F>
-SIMDATTN_INLINE void score_in_parts(ScoreTile a, const F& score) {
-  for (int64_t rest = a.rows; rest > 0; rest -= a.rows) {
-    a.rows = rest >= kFusedRows ? kFusedRows : smaller(rest, kWideRows);
-    score(a);
-    a.q = static_cast<const char*>(a.q) + a.rows * a.q_stride;
-    a.s += a.rows * a.lds;
-    a.fetch = Fetch::kNone;
-  }
-}
 template <KvType kType>
 void score_codes(const ScoreTile& a) {
   score_in_parts(a, [](const ScoreTile& part) {

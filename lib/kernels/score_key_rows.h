@@ -75,10 +75,10 @@ __attribute__((noinline)) void score_key_vectors(const ScoreTile& a, const char*
             add(k, constant<1>, f32_of_half<true>(v));
           });
     } else {
-      const auto one = [&](int64_t first, auto batch) SIMDATTN_LAMBDA {
+      unroll<kBatches>([&](auto batch) SIMDATTN_LAMBDA {
         transpose_blocks<uint32_t>(
             [&](int64_t k) SIMDATTN_LAMBDA {
-              return load_blocks_at([&](int64_t b) SIMDATTN_LAMBDA { return at(first + k + 4 * b); });
+              return load_blocks_at([&](int64_t b) SIMDATTN_LAMBDA { return at(batch * kLanes + k + 4 * b); });
             },
             [&](int64_t k, Floats v) SIMDATTN_LAMBDA {
               if constexpr (std::is_same_v<T, bf16>) {
@@ -88,15 +88,12 @@ __attribute__((noinline)) void score_key_vectors(const ScoreTile& a, const char*
                 add(k, batch, v);
               }
             });
-      };
-      one(0, constant<0>);
-      if constexpr (kBatches == 2) one(kLanes, constant<1>);
+      });
     }
   }
   store_scores<kRows, kBatches>(acc, a);
 }
 
-/// Three rows are two and one: L1 still has the keys.
 template <class T, int64_t kBatches>
 SIMDATTN_INLINE void score_all_key_rows(ScoreTile a) {
   constexpr int64_t kStep = kBatches * kLanes;
@@ -107,17 +104,11 @@ SIMDATTN_INLINE void score_all_key_rows(ScoreTile a) {
       for (int64_t i = 0; i < kStep; ++i) rows[i] = static_cast<const char*>(a.panels) + (j + i) * a.panel_stride;
       first = rows;
     }
-    if (a.rows == 4) {
-      score_key_vectors<T, 4, kBatches>(a, first);
-      continue;
-    }
-    if (a.rows > 1) score_key_vectors<T, 2, kBatches>(a, first);
-    if (a.rows % 2 != 0) {
-      ScoreTile last = a;
-      last.q = static_cast<const char*>(a.q) + (a.rows - 1) * a.q_stride;
-      last.s += (a.rows - 1) * a.lds;
-      score_key_vectors<T, 1, kBatches>(last, first);
-    }
+    score_in_parts(a, [first](const ScoreTile& part) SIMDATTN_LAMBDA {
+      if (part.rows == 4) score_key_vectors<T, 4, kBatches>(part, first);
+      else if (part.rows == 2) score_key_vectors<T, 2, kBatches>(part, first);
+      else score_key_vectors<T, 1, kBatches>(part, first);
+    });
   }
 }
 template <class T>

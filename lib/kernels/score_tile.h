@@ -133,6 +133,21 @@ __attribute__((noinline)) void score_register_tile(const ScoreTileArguments& a) 
   store_scores<kRows, kBatches>(acc, a);
 }
 
+/// Rows of the largest tile of four vectors, where few rows have tiles of their own. Tiles of two have kMostScoreRows.
+constexpr int64_t kWideRows = 2;
+/// score(tile) of kMostScoreRows rows each, then of at most kWideRows: three are two and one, for which L1 still has
+/// the keys.
+template <class F>
+SIMDATTN_INLINE void score_in_parts(ScoreTile a, const F& score) {
+  for (int64_t rest = a.rows; rest > 0; rest -= a.rows) {
+    a.rows = rest >= kMostScoreRows ? kMostScoreRows : smaller(rest, kWideRows);
+    score(a);
+    a.q = static_cast<const char*>(a.q) + a.rows * a.q_stride;
+    a.s += a.rows * a.lds;
+    a.fetch = Fetch::kNone;
+  }
+}
+
 /// What depends on the type of the keys: register tiles, by batches. All else is one body for all types.
 using ScoreTiles = TilesByRows<ScoreTileFunction>;
 struct ScoreStorage {
