@@ -190,6 +190,7 @@ SIMDATTN_INLINE void int8_row_tiles(int64_t first, int64_t rows, const F& f) {
   }
 }
 
+/// Passed as a copy: vectors may alias all types, so members would be loaded again after each store.
 struct Int8Scores {
   const float* factors;  // [rows] scale of the query times that of the scores
   const float* scales;   // of the keys
@@ -197,8 +198,7 @@ struct Int8Scores {
   int64_t lds;
 };
 template <int64_t kRows>
-SIMDATTN_SHARED void int8_score_tile(const Int8Tile& a, const Int8Scores& b) {
-  const Int8Scores to = b;  // a copy: vectors may alias all types, so members would be loaded again after each store
+SIMDATTN_SHARED void int8_score_tile(const Int8Tile& a, Int8Scores to) {
   int8_tile<kRows, false>(a, [&](auto r, auto c, Floats sum) SIMDATTN_LAMBDA {
     const Floats factor = Floats(to.factors[r]) * load(to.scales + c * kLanes);
     store(sum * factor, to.s + r * to.lds + c * kLanes);
@@ -327,8 +327,7 @@ struct Int8Values {
   int64_t ldo;
 };
 template <int64_t kRows>
-SIMDATTN_SHARED void int8_value_tile(const Int8Tile& a, const Int8Values& b) {
-  const Int8Values to = b;
+SIMDATTN_SHARED void int8_value_tile(const Int8Tile& a, Int8Values to) {
   int8_tile<kRows, true>(a, [&](auto r, auto c, Floats sum) SIMDATTN_LAMBDA {
     float* const o = to.o + r * to.ldo + c * kLanes;
     const Floats before = Floats(to.alpha != nullptr ? to.alpha[r] : 1.0f) * load(o);

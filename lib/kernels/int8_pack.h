@@ -67,10 +67,6 @@ SIMDATTN_SHARED uint32_t largest_magnitude(const void* row, int64_t n) {
   }
   return largest_magnitude(n, [&](int64_t i, auto part) SIMDATTN_LAMBDA { return load(x + i, part); });
 }
-template <class T>
-SIMDATTN_INLINE IntegerScale int8_scale(const T* x, int64_t n) {
-  return {largest_magnitude<T>(x, n), 127.0f};
-}
 /// n numbers times `inverse` as bytes; 0: zeros, whatever the numbers are.
 template <class T>
 SIMDATTN_SHARED void int8_bytes(const void* row, int64_t n, float inverse, void* out) {
@@ -113,7 +109,7 @@ constexpr int64_t int8_kernel_query_bytes(int64_t dim) { return int8_query_numbe
 template <class T>
 void int8_prepare_query(const void* row, void* query, int64_t dim) {
   const T* x = static_cast<const T*>(row);
-  const IntegerScale quantise = int8_scale(x, dim);
+  const IntegerScale quantise(largest_magnitude<T>(x, dim), 127.0f);
   char* out = static_cast<char*>(query);
   Int8Query info = {quantise.scale, 0};
   const int64_t numbers = int8_query_numbers(dim);
@@ -183,7 +179,7 @@ void int8_pack_values(const PackValues& a) {
       row[i] = reinterpret_cast<const T*>(static_cast<const char*>(a.rows) + j * a.token_stride);
       inverse[i] = 0.0f;
       if (here) {
-        const IntegerScale quantise = int8_scale(row[i], a.dim);
+        const IntegerScale quantise(largest_magnitude<T>(row[i], a.dim), 127.0f);
         scales[key + i] = quantise.scale;
         inverse[i] = quantise.inverse;
       } else {

@@ -68,7 +68,6 @@ struct Int8AsStored {
 template <KvType kType>
 struct BlockIntegers {
   static constexpr CodeLayout kLayout = kLayoutOf<kType>;
-  static constexpr int64_t kWords = kLayout.block_units() * kPanelWidth;
   static_assert(FormatOf<kType>::kBits == 8 || FormatOf<kType>::kBits == 4);
 
   static constexpr int64_t panel_bytes(int64_t dim) {
@@ -81,32 +80,27 @@ struct BlockIntegers {
     uint8_t* out = static_cast<uint8_t*>(a.panel);
     float* scales = scales_behind(out, int8_panel_numbers(a.dim));
     for (int64_t b = 0; b < a.dim / kBlockDims; ++b, scales += kPanelWidth) {
-      alignas(64) uint32_t units[kWords] = {};
-      const uint8_t* const rows = from + b * kLayout.block_bytes();
+      alignas(64) uint8_t copy[kLayout.panel_bytes(kBlockDims)];
+      const uint8_t *units = from + b * kLayout.block_units() * kUnitPitch, *d = from + kLayout.scale_at(a.dim, b, 0);
       if (kFromRows) {
-        transpose_units<uint32_t>(reinterpret_cast<const char*>(rows + kScaleBytes), a.token_stride, a.keys,
-                                  kLayout.block_units(), reinterpret_cast<char*>(units), kUnitPitch);
-      } else {
-        std::memcpy(units, from + b * static_cast<int64_t>(sizeof units), sizeof units);
+        transpose_codes<kType>(from + b * kLayout.block_bytes(), a.token_stride, a.keys, kBlockDims, copy, false);
+        units = copy, d = copy + kLayout.scale_at(kBlockDims, 0, 0);
       }
-      for (int64_t j = 0; j < kPanelWidth; ++j) {
-        const uint8_t* const scale = kFromRows ? rows + j * a.token_stride : from + kLayout.scale_at(a.dim, b, j);
-        f16 d = {};
-        if (!kFromRows || j < a.keys) std::memcpy(&d, scale, sizeof d);
-        scales[j] = to_f32(d);
-      }
-      for (int shift = 0; shift < 8; shift += FormatOf<kType>::kBits, out += sizeof units) integers(units, shift, out);
+      for (int64_t j = 0; j < kPanelWidth; j += kLanes) store(load_scales(d + j * kScaleBytes), scales + j);
+      for (int shift = 0; shift < 8; shift += FormatOf<kType>::kBits, out += sizeof(Words)) integers(units, shift, out);
     }
   }
 
  private:
+  using Words = uint32_t[kLayout.block_units() * kPanelWidth];
   /// Bytes, or nibbles from bit `shift` of each byte on less 8.
-  static void integers(const uint32_t* units, int shift, uint8_t* out) {
-    uint32_t words[kWords];
-    for (int64_t i = 0; i < kWords; ++i) {
+  static void integers(const uint8_t* units, int shift, uint8_t* out) {
+    Words words;
+    std::memcpy(words, units, sizeof words);
+    for (uint32_t& w : words) {
       // No byte borrows from the next, whose highest bit is turned over before and after.
-      const uint32_t nibbles = (((units[i] >> shift & 0x0F0F0F0Fu) | 0x80808080u) - 0x08080808u) ^ 0x80808080u;
-      words[i] = FormatOf<kType>::kBits == 8 ? units[i] : nibbles;
+      const uint32_t nibbles = (((w >> shift & 0x0F0F0F0Fu) | 0x80808080u) - 0x08080808u) ^ 0x80808080u;
+      w = FormatOf<kType>::kBits == 8 ? w : nibbles;
     }
     std::memcpy(out, words, sizeof words);
   }

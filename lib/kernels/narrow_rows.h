@@ -59,7 +59,7 @@ SIMDATTN_INLINE void put_units(Bits32 units, Floats factor, int64_t n, float* ou
 }
 /// A panel as numbers [dim][32]. Nibbles: the lower ones of a scale block, then its upper ones.
 template <class Format>
-SIMDATTN_INLINE void widen_codes(const uint8_t* panel, const float* scales, int64_t dim, float* out, Format format) {
+__attribute__((noinline)) void widen_codes(const uint8_t* panel, const float* scales, int64_t dim, float* out) {
   constexpr CodeLayout kLayout = Format::kLayout;
   constexpr bool kInBlocks = kLayout.scale_bytes > 0;
   const uint8_t* of_block = panel + kLayout.scale_at(dim, 0, 0);
@@ -72,8 +72,8 @@ SIMDATTN_INLINE void widen_codes(const uint8_t* panel, const float* scales, int6
         const uint8_t* const unit = panel + u * kUnitPitch + kUnitBytes * j;
         float* const y = out + 4 * u * kPanelWidth + j;
         if (j % 16 == 0) fetch_ahead(unit);  // a line
-        put_units<0>(load_units(unit), factor, kInBlocks ? 4 : dim - d - 4 * u, y, format);
-        if constexpr (kRows == 8) put_units<4>(load_units(unit), factor, 4, y + 16 * kPanelWidth, format);
+        put_units<0>(load_units(unit), factor, kInBlocks ? 4 : dim - d - 4 * u, y, Format());
+        if constexpr (kRows == 8) put_units<4>(load_units(unit), factor, 4, y + 16 * kPanelWidth, Format());
       }
     }
     panel += units * kUnitPitch;
@@ -84,7 +84,7 @@ SIMDATTN_INLINE void widen_codes(const uint8_t* panel, const float* scales, int6
 // ---- From f32 -------------------------------------------------------------------------------------------------------
 
 SIMDATTN_INLINE void encode_row(const float* x, int64_t dim, uint8_t* row, float* scale, Int8Format /*format*/) {
-  const IntegerScale s = int8_scale(x, dim);
+  const IntegerScale s(largest_magnitude<float>(x, dim), 127.0f);
   *scale = s.scale;
   int8_bytes<float>(x, dim, s.inverse, row);
 }
@@ -232,9 +232,8 @@ SIMDATTN_SHARED void store_narrow(const StoreRows& a, const NarrowRow& type, boo
     const int64_t j = a.column + t;
     uint8_t* const to = static_cast<uint8_t*>(a.out) + (in_panels ? j / kPanelWidth : t) * a.stride;
     uint8_t* const row = in_panels ? copy : to;
-    float none;
     if (a.as_stored) std::memcpy(row, from, static_cast<size_t>(size));
-    else type.encode(reinterpret_cast<const float*>(from), a.dim, row, type.scale_bytes > 0 ? &none : a.scales + t);
+    else type.encode(reinterpret_cast<const float*>(from), a.dim, row, type.scale_bytes > 0 ? nullptr : a.scales + t);
     if (!in_panels) continue;
     std::memset(row + size, 0, kUnitBytes);
     type.for_each_piece(a.dim, j % kPanelWidth, [&](int64_t in_row, int64_t in_panel, auto bytes) {
@@ -317,7 +316,7 @@ struct NarrowRows {
                                        static_cast<uint8_t*>(a.panel), a.stream);
   }
   static void widen_panel(const PackKeys& a) {
-    widen_panel(static_cast<const uint8_t*>(a.from), a.scales, a.dim, static_cast<float*>(a.panel));
+    widen_codes<Format>(static_cast<const uint8_t*>(a.from), a.scales, a.dim, static_cast<float*>(a.panel));
   }
   /// Rows become a panel of their type first, because codes are a quarter of their numbers or less.
   static void pack_keys(const PackKeys& a) {
@@ -330,14 +329,8 @@ struct NarrowRows {
       const int64_t first = kLayout.row_bytes(d);
       transpose_codes<kLaidOutAs<kType>>(static_cast<const uint8_t*>(a.from) + first, a.token_stride, a.keys, n, panel,
                                          a.stream);
-      widen_panel(panel, scales, n, static_cast<float*>(a.panel) + d * kPanelWidth);
+      widen_codes<Format>(panel, scales, n, static_cast<float*>(a.panel) + d * kPanelWidth);
     }
-  }
-
- private:
-  static __attribute__((noinline)) void widen_panel(const uint8_t* panel, const float* scales, int64_t dim,
-                                                    float* out) {
-    widen_codes(panel, scales, dim, out, FormatOf<kType>());
   }
 };
 

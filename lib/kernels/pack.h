@@ -8,14 +8,26 @@
 namespace simdattn {
 namespace {
 
-/// Rows of which four dimensions are transposed at a time. Blocks of 128 bits are put together while loading: block b
-/// of register i is 4 dimensions of row 4 b + i, and a 4 x 4 transposition within blocks leaves the keys in order,
-/// which is half the work of transposing whole batches.
-constexpr int64_t kTransposed = kLoadsBlocks ? kLanes : 4;
-/// Pairs of bf16 take the place of dimensions.
+/// Rows that are transposed at a time. Blocks of 128 bits are put together while loading: block b of register i is 4
+/// dimensions of row 4 b + i, and a 4 x 4 transposition within blocks leaves the keys in order, which is half the work
+/// of transposing whole batches. Numbers of f16 are 8 x 8, because their conversion needs the keys side by side.
 template <class T>
-SIMDATTN_INLINE void transpose_four(const T* p, int64_t stride, float* out) {
-  if constexpr (std::is_same_v<T, bf16>) {
+constexpr int64_t kTransposed = std::is_same_v<T, f16> ? 2 * kLanes
+                                : kLoadsBlocks         ? kLanes
+                                                       : 4;
+/// The dimensions that a transposition takes at once.
+template <class T>
+constexpr int64_t kTransposedDims = 16 / sizeof(T);
+/// kTransposedDims of them. Pairs of bf16 take the place of dimensions.
+template <class T>
+SIMDATTN_INLINE void transpose_some(const T* p, int64_t stride, float* out) {
+  if constexpr (std::is_same_v<T, f16>) {
+    transpose_blocks<uint16_t>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks<8>(p + k * stride, stride); },
+                               [&](int64_t k, auto v) SIMDATTN_LAMBDA {
+                                 store(f32_of_half<false>(v), out + k * kPanelWidth);
+                                 store(f32_of_half<true>(v), out + k * kPanelWidth + kLanes);
+                               });
+  } else if constexpr (std::is_same_v<T, bf16>) {
     transpose_blocks<uint32_t>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks(p + k * stride, stride); },
                                [&](int64_t k, Floats v) SIMDATTN_LAMBDA {
                                  store(even_of(bits_of(v)), out + 2 * k * kPanelWidth);
@@ -40,52 +52,31 @@ SIMDATTN_INLINE void prefetch_next(const T* rows, int64_t stride, int64_t d) {
   }
 }
 
-/// 32 rows of `dim` (a multiple of 8) f16, whose conversion needs them side by side: 8 x 8 within blocks.
-template <class T>
-SIMDATTN_INLINE void transpose_halves(const T* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
-  for (int64_t d = 0; d < dim; d += 8) {
-    if (prefetch) prefetch_next<kPanelWidth>(rows, stride, d);
-    for (int64_t j = 0; j < kPanelWidth; j += 2 * kLanes) {
-      const T* const p = rows + j * stride + d;
-      float* const out = panel + d * kPanelWidth + j;
-      const auto put = [&](int64_t k, auto v) SIMDATTN_LAMBDA {
-        store(f32_of_half<false>(v), out + k * kPanelWidth);
-        store(f32_of_half<true>(v), out + k * kPanelWidth + kLanes);
-      };
-      transpose_blocks<uint16_t>([&](int64_t k) SIMDATTN_LAMBDA { return load_blocks<8>(p + k * stride, stride); },
-                                 put);
-    }
-  }
-}
-
 /// Types whose rows are transposed as they lie in memory.
 template <class T>
 constexpr bool kTransposes = std::is_same_v<T, float> || (kX86 && (std::is_same_v<T, bf16> || kLanes >= 8));
-/// The dimensions that a transposition takes at once.
-template <class T>
-constexpr int64_t kTransposedDims = 16 / sizeof(T);
 
 /// 32 rows of `dim` (a multiple of kTransposedDims) elements into a panel. Not inlined: it is called three times.
 template <class T>
 __attribute__((noinline)) void transpose(const T* rows, int64_t stride, int64_t dim, float* panel, bool prefetch) {
-  if constexpr (std::is_same_v<T, f16>) return transpose_halves(rows, stride, dim, panel, prefetch);
   // Dimensions of all 32 rows before the next ones: stores of less than a line fill it while L1 has it.
-  constexpr int64_t kRun = kTransposed == 4 ? kTransposedDims<T> : kTransposed == 8 ? 64 : int64_t{1} << 31;
+  constexpr bool kFew = kTransposed<T> == 4 || std::is_same_v<T, f16>;
+  constexpr int64_t kRun = kFew ? kTransposedDims<T> : kTransposed<T> == 8 ? 64 : int64_t{1} << 31;
   for (int64_t first = 0; first < dim; first += kRun) {
     const int64_t end = smaller(first + kRun, dim);
-    if (prefetch && kTransposed == 4) prefetch_next<kPanelWidth>(rows, stride, first);
-#pragma GCC unroll(kTransposed == 4 ? 8 : 1)  // all rows of a panel: their loads are independent
-    for (int64_t j = 0; j < kPanelWidth; j += kTransposed) {
+    if (prefetch && kFew) prefetch_next<kPanelWidth>(rows, stride, first);
+#pragma GCC unroll(kLoadsBlocks&& kLanes > 4 ? 1 : 8)  // all rows of a panel: their loads are independent
+    for (int64_t j = 0; j < kPanelWidth; j += kTransposed<T>) {
       const T* p = rows + j * stride + first;
       float* out = panel + first * kPanelWidth + j;
       int64_t d = first;
       do {
-        if (prefetch && kTransposed > 4) prefetch_next<kTransposed>(rows + j * stride, stride, d);
-        transpose_four(p, stride, out);
+        if (prefetch && !kFew) prefetch_next<kTransposed<T>>(rows + j * stride, stride, d);
+        transpose_some(p, stride, out);
         d += kTransposedDims<T>;
         p += kTransposedDims<T>;
         out += kTransposedDims<T> * kPanelWidth;
-      } while (kTransposed > 4 && d < end);
+      } while (!kFew && d < end);
     }
   }
 }

@@ -1,22 +1,18 @@
 // What score_tile.h and value_tile.h share: tiles of accumulators that fill the registers. What is added to them is an
 // outer product: a column of broadcast numbers (queries, weights) times a row of batches (keys, columns of values).
 //
-// Each loop over such a tile has a text of its own, because they differ in what fills the registers, not in a
-// parameter:
-//   score_tile.h      a step is a dimension of a panel; sums begin with 0 and leave times the scale
-//   value_tile.h      a step is a key, whose row has the columns; sums come from memory, times alpha, and go back
-//   bf16_chains.h     two chains a sum, joined into a sum in memory every 32 steps: half the rows fit
-//   int8.h            integers, four or eight dimensions or keys a step
-//   score_key_rows.h  columns are transposed in registers, which leaves room for four rows
-//   narrow_scores.h, narrow_values.h   columns are made from codes in registers: four rows as well
-//
-// The functions of tiles, and who instantiates them; most once for each number of rows:
-//   score_register_tile   kScoreTiles of score_tile.h          kF32, panels of f32, bf16, f16
-//   score_chains_tile     kScoreChainTiles of bf16_chains.h    kBF16, panels of f32 and bf16
-//   score_codes_tile      kCodeScores of narrow_scores.h       kF32, panels and rows of codes
-//   score_key_vectors     score_key_rows() of its header       kF32, few rows over rows of f32, bf16, f16
+// The functions of tiles and who instantiates them, most once for each number of rows. Each has a loop of its own,
+// because they differ in what fills the registers, not in a parameter:
+//   score_register_tile   kScoreTiles of score_tile.h          kF32, panels of f32, bf16, f16; a step is a dimension
+//   score_chains_tile     kScoreChainTiles of bf16_chains.h    kBF16, panels of f32 and bf16; two chains a sum, joined
+//                                                              in memory every 32 steps: half the rows fit
+//   score_codes_tile      kCodeScores of narrow_scores.h       kF32, panels and rows of codes, which become numbers in
+//                                                              registers: up to four rows
+//   score_key_vectors     score_key_rows() of its header       kF32, rows of f32, bf16, f16, which are transposed in
+//                                                              registers: up to four rows
 //   int8_score_tile, int8_score_blocks_tile   int8.h           kInt8, panels of integers
-//   value_register_tile   kValueTiles of value_tile.h          kF32, rows of f32, bf16, f16; packed values
+//   value_register_tile   kValueTiles of value_tile.h          kF32, rows of f32, bf16, f16; packed values; a step is a
+//                                                              key; sums come from memory and go back
 //   value_chains_tile     kValueChainTiles of bf16_chains.h    kBF16, the same of f32 and bf16
 //   value_codes_tile      kCodeValueTiles of narrow_values.h   kF32, rows of codes
 //   int8_value_tile, int8_stored_tile         int8.h           kInt8, packed values; rows of int8
@@ -31,24 +27,15 @@
 namespace simdattn {
 namespace {
 
-/// The largest tiles: their accumulators, the batches that are added and a broadcast number must fit into 32 or 16
-/// registers.
-struct TileSize {
-  int64_t batches, rows;
-};
-constexpr int64_t kRowsOfFour = kAvx512 ? 4 : kRegisters == 32 ? 6 : 2;  // no fault: as all of the table
-constexpr TileSize kLargestTiles[] = {
-    {1, kTileRows}, {2, kTileRows}, {3, 4}, {4, kRowsOfFour}, {8, kRegisters / 16},  // no fault: any has the same bits
-};
-/// Rows of the largest tile that is kBatches registers wide. A width that the table lacks does not compile.
+/// Rows of the largest tile that is kBatches registers wide: its accumulators, the batches that are added and a
+/// broadcast number must fit into 32 or 16 registers.
 template <int64_t kBatches>
-constexpr int64_t kRowsOf = [] {
-  for (const TileSize& tile : kLargestTiles) {
-    if (tile.batches == kBatches) return tile.rows;
-  }
-  __builtin_unreachable();
-}();
-
+constexpr int64_t kRowsOf = kBatches <= 2      ? kTileRows
+                            : kBatches == 3    ? 4
+                            : kBatches == 8    ? kRegisters / 16  // no fault: any number of rows has the same bits
+                            : kAvx512          ? 4
+                            : kRegisters == 32 ? 6
+                                               : 2;
 /// AVX2: tiles of three or four rows are three batches wide. With two batches there are eight accumulators, each of
 /// which would have to be used in the very cycle in which it is ready; converting columns delays that
 /// (docs/performance.md).
