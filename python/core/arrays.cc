@@ -125,13 +125,13 @@ bool is_true(PyObject* owned) {
 }
 
 struct Names {
-  PyObject *requires_grad, *is_neg, *is_cpu, *data_ptr, *stride, *shape, *dtype, *serial;
+  PyObject *requires_grad, *is_neg, *is_cpu, *data_ptr, *stride, *shape, *dtype, *address;
 };
 const Names& names() {
   static const Names found = {PyUnicode_InternFromString("requires_grad"), PyUnicode_InternFromString("is_neg"),
                               PyUnicode_InternFromString("is_cpu"),        PyUnicode_InternFromString("data_ptr"),
                               PyUnicode_InternFromString("stride"),        PyUnicode_InternFromString("shape"),
-                              PyUnicode_InternFromString("dtype"),         PyUnicode_InternFromString("serial")};
+                              PyUnicode_InternFromString("dtype"),         PyUnicode_InternFromString("address")};
   return found;
 }
 
@@ -214,13 +214,17 @@ bool describe_word(PyObject* x, Key* key) {
   return true;
 }
 
-// A store of a cache is known by its number, which no other one ever has.
-bool describe_store(PyObject* x, Key* key) {
-  PyObject* serial = PyObject_GetAttr(x, names().serial);
-  if (serial == nullptr) return PyErr_Clear(), false;
+// Stores of caches are equal if their structs are, but for addresses.
+bool describe_store(PyObject* x, Key* key, Array* array) {
+  PyObject* address = PyObject_GetAttr(x, names().address);
+  if (address == nullptr) return PyErr_Clear(), false;
+  *array = {PyLong_AsVoidPtr(address), false, false, true};
+  Py_DECREF(address);
+  simdattn_kv kv;
+  std::memcpy(&kv, array->data, sizeof(kv));
+  kv.data = kv.scales = nullptr, kv.block_table = nullptr;
   key->put("S", 1);
-  key->put_number(PyLong_AsLongLong(serial));
-  Py_DECREF(serial);
+  key->put(&kv, sizeof(kv));
   return true;
 }
 
@@ -267,7 +271,7 @@ bool describe(PyObject* x, Key* key, Array* array, bool* plain_checked) {
     }
     return describe_tensor(x, key, array);
   }
-  if (type == types.store) return describe_store(x, key);
+  if (type == types.store) return describe_store(x, key, array);
   if (PyUnicode_CheckExact(x)) return describe_word(x, key);
   return describe_number(x, key);
 }

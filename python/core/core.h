@@ -47,6 +47,7 @@ struct Array {
   void* data = nullptr;  // null: the argument is no array
   bool writable = false;
   bool tensor = false;  // PyTorch's
+  bool store = false;   // of a cache: `data` is its simdattn_kv
 };
 
 // What arrays.cc has to know of Python's types. Null: not there (yet).

@@ -19,6 +19,15 @@ struct Patch {
   int64_t offset, argument;  // argument below 0: result -1 - argument, which is made
 };
 
+// What a patch writes for an argument: an address, or the struct of a store.
+struct Piece {
+  const void* data;
+  size_t bytes;
+};
+Piece piece_of(const Array& array) {
+  return array.store ? Piece{array.data, sizeof(simdattn_kv)} : Piece{&array.data, sizeof(void*)};
+}
+
 struct Template {
   Function function;
   size_t bytes;
@@ -117,9 +126,9 @@ PyObject* run_template(const Template& t, const Call& call, PyObject* arguments,
   alignas(64) char block[kMostBytes];
   std::memcpy(block, t.block, t.bytes);
   for (int p = 0; p < t.patches; ++p) {
-    if (t.patch[p].argument >= 0) {
-      std::memcpy(block + t.patch[p].offset, &call.arrays[t.patch[p].argument].data, sizeof(void*));
-    }
+    if (t.patch[p].argument < 0) continue;
+    const Piece piece = piece_of(call.arrays[t.patch[p].argument]);
+    std::memcpy(block + t.patch[p].offset, piece.data, piece.bytes);
   }
   if (!make_results(t, block, made)) return PyErr_Occurred() != nullptr ? nullptr : (Py_INCREF(Py_None), Py_None);
   PyObject* threads = t.threads < 0 ? Py_None : PyTuple_GetItem(arguments, Py_ssize_t(t.threads));
@@ -183,14 +192,10 @@ Template* read_template(PyObject* description) {
 bool addresses_match(const Template& t, const Call& call) {
   for (int p = 0; p < t.patches; ++p) {
     const Patch& patch = t.patch[p];
-    if (patch.argument < -kMostMade || patch.argument >= call.count || patch.offset < 0 ||
-        size_t(patch.offset) + 8 > t.bytes) {
-      return false;
-    }
-    if (patch.argument >= 0 &&
-        std::memcmp(t.block + patch.offset, &call.arrays[patch.argument].data, sizeof(void*)) != 0) {
-      return false;
-    }
+    if (patch.argument < -kMostMade || patch.argument >= call.count || patch.offset < 0) return false;
+    const Piece piece = patch.argument < 0 ? Piece{nullptr, sizeof(void*)} : piece_of(call.arrays[patch.argument]);
+    if (size_t(patch.offset) + piece.bytes > t.bytes) return false;
+    if (piece.data != nullptr && std::memcmp(t.block + patch.offset, piece.data, piece.bytes) != 0) return false;
   }
   return true;
 }

@@ -27,22 +27,17 @@ if TYPE_CHECKING:
 _ROWS = '[batch, heads, rows, dim]'
 
 
-_serials = itertools.count()
-
-
 class Store:
     """Keys or values of a KVCache: what attention() takes in the place of an array. It ends at the tokens that were
     written.
 
     struct: the C description, a simdattn_kv; shape: (batch, kv_heads, capacity, dim); memory: what it points to;
-    lengths: int32 [batch], the tokens of each sequence; serial: a number that no other store has; templates: of calls
-        with it as k.
+    lengths: int32 [batch], the tokens of each sequence; address: of struct.
     """
 
     def __init__(self, struct: _abi.Kv, memory: Sequence[NDArray], lengths: NDArray, table: object = None) -> None:
-        self.serial = next(_serials)
-        self.templates: Templates = {}
         self.struct = struct
+        self.address = ctypes.addressof(struct)
         self.shape: Tuple[int, int, int, int] = (struct.batch, struct.heads, struct.capacity, struct.dim)
         self.memory = memory
         self.lengths = lengths
@@ -242,15 +237,14 @@ class Problem:
         if self.written:
             mark_written(self.written)
 
-    def remember(self, templates: Templates, arguments: Tuple[Any, ...], names: Sequence[str], target: TargetName,
-                 keep: Any = None) -> None:
+    def remember(self, templates: Templates, arguments: Tuple[Any, ...], names: Sequence[str], target: TargetName) -> None:
         """Keeps the call for replay(). names: of the arguments, as those of attention()."""
         sources = {_ADDRESSES[name]: i for i, name in enumerate(names) if name in _ADDRESSES}
         sources.update({_ADDRESSES[name]: -1 - i for i, name in enumerate(self.makes)})
         results = [name for name, x in (('out', self.out), ('lse', self.lse)) if x is not None and _ADDRESSES[name] in sources]
         remember(templates, arguments, Function.ATTENTION, self.record, target, sources, makes=tuple(self.makes.values()),
                  results=tuple(sources[_ADDRESSES[name]] for name in results), threads=names.index('threads'),
-                 constants=('k.', 'v.') if keep is not None else (), keep=keep)
+                 stores={name: i for i, name in enumerate(names[:3]) if type(arguments[i]) is Store})
 
 
 # ---- One call --------------------------------------------------------------------------------------------------------
@@ -325,17 +319,16 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
     A row that sees no key gives zeros and lse -inf. Error (a ValueError) with a sentence for what is refused; nothing
     is written then.
     """
-    templates, keep = _TEMPLATES, None
-    if type(k) is Store:
-        templates, keep = k.templates, v
-        if type(v) is Store and v.lengths is k.lengths and kv_length is None and cu_k is None:
-            kv_length = k.lengths
+    short = pool is None and not unknown
+    if type(k) is Store or type(v) is Store:  # the lengths of others are looked at on the long way alone
+        short = short and type(k) is type(v) and v.lengths is k.lengths and kv_length is None and cu_k is None
+        kv_length = k.lengths if short else kv_length
     arguments = (q, k, v, out, lse, return_lse, scale, softcap, causal, offset, offsets, window_left, window_right, chunk,
                  prefix_end, kv_start, kv_length, bias, bias_scale, mask, packed_mask, alibi_slopes, sinks, cu_q, cu_k, acc,
                  max, sum, lists, list_block, word_of(arithmetic), target, threads)
     found = None
-    if pool is None and not unknown and (keep is None or kv_length is k.lengths):
-        found = replay(templates, arguments)
+    if short:
+        found = replay(_TEMPLATES, arguments)
         if found is not None and type(found) is not bool:
             return found
     given = dict(zip(_ARGUMENTS, arguments), causal=boolean(causal, 'causal') or None, arithmetic=arithmetic)
@@ -346,7 +339,7 @@ def attention(q: Array, k: Union[Array, Store], v: Union[Array, Store], *, out: 
     else:
         _Tasks(problem, target).run(pool)
     if found is True and out is not False and not any(is_torch(x) for x in (lse, acc, max, sum)):
-        problem.remember(templates, arguments, _ARGUMENTS, target, keep)
+        problem.remember(_TEMPLATES, arguments, _ARGUMENTS, target)
     return problem.result()
 
 

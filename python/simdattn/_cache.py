@@ -8,6 +8,7 @@ import re
 import sys
 import weakref
 from concurrent.futures import Executor
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Dict, List, Literal, Optional, Sequence, Tuple, Union, overload
 
 import numpy as np
@@ -35,6 +36,41 @@ def _memory(size: int) -> NDArray:
     raw = np.zeros(size + _ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
     return raw[start:start + size]
+
+
+def check_store(struct: _abi.Kv, batch: int, ring: int, page_size: int, value: str) -> None:
+    """Error if the library would not append to such a store, in the words of the constructor; `value`: 'value_' or
+    ''."""
+    struct.batch, struct.ring, struct.page_size = batch, ring, page_size
+    struct.block_table = _ADDRESS if page_size else None
+    if library.simdattn_has_scales(struct.type):
+        struct = library.simdattn_contiguous_scales(struct, 2**62)  # apart from the numbers
+    nothing = _abi.View4(_ADDRESS, 0, (struct.batch, struct.heads, 0, struct.dim), (0, 0, 0, 1))
+    status = library.simdattn_kv_append(ctypes.byref(nothing), None, ctypes.byref(struct), None, execution.with_target(None))
+    if status.code:
+        names = {'kv.dim': (value or 'head_') + 'dim', 'kv.type': value + 'dtype'}
+        detail = re.sub(r'kv\.\w+', lambda m: names.get(m[0], m[0]), status.detail.decode())
+        status.detail = detail.encode()
+        check(status, **{names['kv.dim']: struct.dim, names['kv.type']: KvType(struct.type).name.lower(), 'ring': ring or None,
+                         'page_size': page_size or None})
+
+
+@lru_cache(maxsize=256)
+def _described(kind: KvType, layout: KvLayout, batch: int, units: int, heads: int, tokens: int, dim: int, ring: int, page_size: int,
+               value: str) -> Tuple[bytes, int]:
+    """A store that was checked, and the bytes of its memory: each layer of a model has the same."""
+    size = library.simdattn_kv_bytes(kind, layout, units, heads, tokens, dim)
+    too_large = 4 * units * heads * (tokens + _abi.PANEL_WIDTH) * dim >= 2**62
+    if not too_large:
+        described = library.simdattn_contiguous_kv(_ADDRESS, kind, layout, units, heads, tokens, dim)
+        check_store(described, batch, ring, page_size, value)
+    if size == 0 or too_large:
+        raise Error(Code.RANGE, f'capacity: {units} * {heads} heads * {tokens} tokens * {dim} dimensions are more than there can '
+                                'be memory for')
+    return bytes(described), size
+
+
+_APPENDS: Templates = {}
 
 
 class _Lengths(np.ndarray):  # type: ignore[type-arg]
@@ -100,7 +136,6 @@ class KVCache:
         self.values = self._store(value_type, KvLayout.ROWS, *sizes[:2], value_dim, ring, page_size, n_pages, 'value_')
 
     def _begin(self, batch: int) -> None:
-        self._templates: Templates = {}  # of append()
         self._lengths = np.zeros(batch, np.int32)
         self._shown = self._lengths.view(_Lengths)
         self._shown.flags.writeable = False
@@ -122,46 +157,24 @@ class KVCache:
             raise Error(Code.RANGE, f'lengths: is {new.tolist()}; 0 .. {self.capacity} is wanted, the capacity')
         self._lengths[:] = new
 
-    def _check_store(self, struct: _abi.Kv, ring: int, page_size: int, value: str) -> None:
-        """Error if the library would not append to such a store, in the words of the constructor; `value`: 'value_' or
-        ''."""
-        struct.batch, struct.ring, struct.page_size = len(self._lengths), ring, page_size
-        struct.block_table = _ADDRESS if page_size else None
-        if library.simdattn_has_scales(struct.type):
-            struct = library.simdattn_contiguous_scales(struct, 2**62)  # apart from the numbers
-        nothing = _abi.View4(_ADDRESS, 0, (struct.batch, struct.heads, 0, struct.dim), (0, 0, 0, 1))
-        status = library.simdattn_kv_append(ctypes.byref(nothing), None, ctypes.byref(struct), None, execution.with_target(None))
-        if status.code:
-            names = {'kv.dim': (value or 'head_') + 'dim', 'kv.type': value + 'dtype'}
-            detail = re.sub(r'kv\.\w+', lambda m: names.get(m[0], m[0]), status.detail.decode())
-            status.detail = detail.encode()
-            check(status, **{names['kv.dim']: struct.dim, names['kv.type']: KvType(struct.type).name.lower(), 'ring': ring or None,
-                             'page_size': page_size or None})
-
     def _store(self, kind: KvType, layout: KvLayout, heads: int, capacity: int, dim: int, ring: int, page_size: int,
                n_pages: int, value: str) -> Store:
         batch = len(self._lengths)
         units, tokens = (n_pages, page_size) if page_size else (batch, ring or capacity)
-        size = library.simdattn_kv_bytes(kind, layout, units, heads, tokens, dim)
-        too_large = 4 * units * heads * (tokens + _abi.PANEL_WIDTH) * dim >= 2**62
-        if not too_large:
-            described = library.simdattn_contiguous_kv(_ADDRESS, kind, layout, units, heads, tokens, dim)
-            self._check_store(described, ring, page_size, value)
-        if size == 0 or too_large:
-            raise Error(Code.RANGE, f'capacity: {units} * {heads} heads * {tokens} tokens * {dim} dimensions are more than there can '
-                                    'be memory for')
+        description, size = _described(kind, layout, batch, units, heads, tokens, dim, ring, page_size, value)
         memory = _memory(size)
-        struct = library.simdattn_contiguous_kv(memory.ctypes.data, kind, layout, units, heads, tokens, dim)
+        struct = _abi.Kv.from_buffer_copy(description)
+        struct.data = memory.ctypes.data
         blocks, table_memory = [memory], None
         if library.simdattn_has_scales(kind):  # numbers are multiplied by scales that stand apart
             scales = _memory(4 * units * heads * tokens)
             scales.view(np.float32)[:] = 1  # of types whose scales are the caller's; append() writes those of the others
             struct = library.simdattn_contiguous_scales(struct, scales.ctypes.data)
             blocks.append(scales)
-        struct.batch, struct.capacity, struct.ring = batch, capacity, ring
+        struct.capacity = capacity
         if page_size:
             table = operand(self._block_table, 'block_table')
-            struct.page_size, struct.n_pages = page_size, n_pages
+            struct.n_pages = n_pages
             struct.block_table, struct.block_table_stride = table.pointer, table.strides[0]
             table_memory = table.owner
         return Store(struct, blocks, self._lengths, table_memory)
@@ -192,8 +205,9 @@ class KVCache:
         """
         if rope is not None and (not isinstance(rope, (tuple, list)) or len(rope) != 2):
             raise TypeError(f'rope: a pair of arrays is wanted, (cos, sin), not {rope!r}')
-        arguments = (k, v, self._lengths, *((None, None) if rope is None else rope), pairing, first_dim, norm, norm_epsilon, norm_weight, target)
-        found = replay(self._templates, arguments) if counts is None else None
+        arguments = (k, v, self._lengths, *((None, None) if rope is None else rope), pairing, first_dim, norm, norm_epsilon, norm_weight,
+                     target, self.keys, self.values)
+        found = replay(_APPENDS, arguments) if counts is None else None
         if found is NotImplemented:
             return
         keys, values = operand(k, 'k'), operand(v, 'v')
@@ -236,8 +250,8 @@ class KVCache:
                        'of_keys.rope.options.norm_weight': 9,
                        **{options + '.starts': 2 for options in ('checked', 'of_keys', 'of_values')}}
             counted = tuple(options + '.counts' for options in ('checked', 'of_keys', 'of_values'))
-            remember(self._templates, arguments, Function.APPEND, record, target, sources, lengths=2, added=rows,
-                     constants=('keys.', 'values.', *counted), keep=(nothing, added))
+            remember(_APPENDS, arguments, Function.APPEND, record, target, sources, lengths=2, added=rows,
+                     stores={'keys': 11, 'values': 12}, constants=counted, keep=(nothing, added))
 
     def _check_room(self, added: NDArray, rope: Optional[RopeTable]) -> None:
         """Error if a sequence's new tokens are more than there is room for, or than a table of angles has rows."""

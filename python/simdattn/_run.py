@@ -138,18 +138,19 @@ def _addresses(kind: Any) -> Dict[str, int]:
 
 def remember(templates: Templates, arguments: Tuple[Any, ...], function: Function, record: Record, target: Any, sources: Dict[str, int], *,
              makes: Tuple[Callable[[], Any], ...] = (), results: Tuple[int, ...] = (), threads: int = -1, lengths: int = -1, added: int = 0,
-             constants: Tuple[str, ...] = (), keep: Any = None) -> None:
+             stores: Optional[Dict[str, int]] = None, constants: Tuple[str, ...] = (), keep: Any = None) -> None:
     """Keeps the call for replay(), unless an address in its structs is not that of an argument, such as of a copy.
 
     sources: for members that are addresses, the argument that they come from; -1, -2: what makes[0] or makes[1] makes.
-        results: what is returned, likewise. constants: beginnings of members that stay as they are, and what they point
-        to is kept by `keep`.
+        results: what is returned, likewise. stores: for members that are structs, the Store that they come from.
+        constants: members that stay as they are, and what they point to is kept by `keep`.
     threads: which argument limits them. lengths, added: which argument holds numbers that rise, and by how much.
     """
-    patches: List[int] = []
+    stores = stores or {}
+    patches: List[int] = [n for name, i in stores.items() for n in (record.places[name][0], i)]
     known = True
     for member, offset in _addresses(record.kind).items():
-        if record.get(member) and not member.startswith(constants or ' '):
+        if record.get(member) and member.partition('.')[0] not in stores and member not in constants:
             known = known and member in sources
             patches += [offset, sources.get(member, 0)]
     description = (int(function), bytes(record.memory), _parts(record), pointer_of(target), tuple(patches), makes, results, threads, lengths,

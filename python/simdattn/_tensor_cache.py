@@ -10,7 +10,7 @@ from . import _abi
 from ._abi import Code
 from ._arrays import KV_TYPES, NAMES, SIZES, Operand, operand
 from ._attention import Store, tensor_bytes
-from ._cache import KVCache
+from ._cache import KVCache, check_store
 from ._library import Error
 from ._tensors import mark_written
 from ._types import AnyArray, Integers
@@ -60,7 +60,7 @@ class TensorCache(KVCache):
         if table is not None:
             struct.n_pages, struct.page_size, struct.capacity = x.shape[0], x.shape[2], table.shape[1] * x.shape[2]
             struct.block_table, struct.block_table_stride = table.pointer, table.strides[0]
-        self._check_store(_abi.Kv.from_buffer_copy(struct), 0, struct.page_size, value)
+        check_store(_abi.Kv.from_buffer_copy(struct), struct.batch, 0, struct.page_size, value)
         return Store(struct, [], self._lengths, (x.owner, table))
 
     def forget_owners(self) -> None:

@@ -288,18 +288,36 @@ class _NotKept(Error, AttributeError):  # whether there is an attribute is asked
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[misc]
-    """The cache of one layer: its attention takes the stores where others take tensors."""
+    """The cache of one layer: its attention takes the stores where others take tensors.
+
+    Those of a prompt stay in its tensors until more follow, unless `dtype` or `arithmetic` is another: for few tokens a
+    KVCache takes longer to make than attention does.
+    """
 
     is_sliding = False
 
     def __init__(self, dtype: Any = None, capacity: int = 256, arithmetic: Optional[ArithmeticName] = None) -> None:
         super().__init__()
         self.arithmetic = arithmetic
-        self.dtype_wanted, self.capacity, self.cache = dtype, capacity, None
+        self.dtype_wanted, self.capacity = dtype, capacity
+        self._cache: Any = None
+        self._first: Any = None  # keys and values
+
+    @property
+    def cache(self) -> Any:
+        """The KVCache with all tokens; None: there are none yet."""
+        if self._first is not None:
+            self.lazy_initialization(*self._first)
+            first, self._first = self._first, None
+            self._append(*first)
+        return self._cache
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.cache = self._empty(key_states, value_states, self.capacity, 0)
-        self.is_initialized = True
+        self._cache = self._empty(key_states, value_states, self._room(key_states.shape[2] + 1), 0)
+
+    def _room(self, tokens: int) -> int:
+        """What so many tokens get memory for. To get that of all `capacity` takes longer than a short prompt."""
+        return min(max(2 * tokens, 64), self.capacity if tokens <= self.capacity else 2 * tokens)
 
     def _empty(self, key_states: torch.Tensor, value_states: torch.Tensor, capacity: int, ring: int) -> KVCache:
         batch, heads, _, dim = key_states.shape
@@ -312,11 +330,16 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 
     @torch.compiler.disable
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **options: Any) -> Tuple[Any, Any]:
+        same = self.arithmetic is None and self.dtype_wanted in (None, enumerator(KvType, key_states.dtype, 'dtype'))
+        more, self.is_initialized = self.is_initialized, True
+        if same and not more:
+            self._first = key_states, value_states
+            return self._first
         if self.cache is None:
             self.lazy_initialization(key_states, value_states)
         tokens = len(self.cache) + key_states.shape[2]
         if tokens > self.cache.capacity:
-            self.cache = self.cache.resized(max(tokens, 2 * self.cache.capacity))
+            self._cache = self.cache.resized(self._room(tokens))
         cache = self._append(key_states, value_states)
         return _States(cache, 0, key_states.dtype, self.arithmetic), _States(cache, 1, value_states.dtype, self.arithmetic)
 
@@ -326,7 +349,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         return self.cache
 
     def get_seq_length(self) -> int:
-        return 0 if self.cache is None else len(self.cache)
+        return self._first[0].shape[2] if self._first is not None else 0 if self._cache is None else len(self._cache)
 
     def get_mask_sizes(self, query_length: int) -> Tuple[int, int]:
         return self.get_seq_length() + query_length, 0
@@ -349,12 +372,12 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         if self.cache is not None:
-            self.cache = self.cache.fork(repeats)
+            self._cache = self.cache.fork(repeats)
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         if self.cache is not None:
             chosen = indices.nonzero().flatten() if indices.dtype == torch.bool else indices
-            self.cache = self.cache.select(chosen.tolist())
+            self._cache = self.cache.select(chosen.tolist())
 
 
 def _panels(tokens: int) -> int:
@@ -370,8 +393,7 @@ class _SlidingLayer(_Layer):
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         ring = _panels(self.window)
-        self.cache = self._empty(key_states, value_states, max(ring, self.capacity), ring)
-        self.is_initialized = True
+        self._cache = self._empty(key_states, value_states, max(ring, self._room(key_states.shape[2] + 1)), ring)
 
     def _append(self, key_states: torch.Tensor, value_states: torch.Tensor) -> KVCache:
         tokens, rows, ring = len(self.cache), key_states.shape[2], self.cache.ring
@@ -432,10 +454,10 @@ def _layer_like(layer: Any, *options: Any) -> Any:
 class Cache(transformers.Cache):  # type: ignore[misc]
     """Keys and values of all layers, for generate(past_key_values=...) of models with attn_implementation='simdattn'.
 
-    dtype: how they are stored: 'q8_0', 'bf16', ... (KVCache has all); default: the type of the model. capacity: tokens
-        that there is room for at first; it doubles when they are used. The size of a head must be one that the type
-        takes. config: of the model: layers with a sliding window then keep the window alone, and layers with a state or
-        an indexer have Transformers' own caches. Error for models with a cache of their own, MiniMax and OLMo hybrid.
+    dtype: how they are stored: 'q8_0', 'bf16', ... (KVCache has all); default: the type of the model. capacity: memory
+        grows up to so many tokens as they come, and doubles beyond. The size of a head must be one that the type takes.
+        config: of the model: layers with a sliding window then keep the window alone, and layers with a state or an
+        indexer have Transformers' own caches. Error for models with a cache of their own, MiniMax and OLMo hybrid.
         arithmetic: as in register(), whose own it takes by default.
     """
 

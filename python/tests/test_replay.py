@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import simdattn
-from simdattn import _attention, _rope, _run, _sdpa, _softmax
+from simdattn import _attention, _cache, _rope, _run, _sdpa, _softmax
 from test_arrays import refused
 from simdattn._abi import Code
 
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(_run._core is None, reason='the extension module
 def nothing_learned():
     for module in (_attention, _rope, _sdpa, _softmax):
         module._TEMPLATES.clear()
+    _cache._APPENDS.clear()
 
 
 def learned(templates):
@@ -124,7 +125,7 @@ def test_a_cache(random):
     for k, v in rows:
         caches[0].append(k, v, rope=table)
         caches[1].append(k, v, rope=table, counts=[1])  # never the short way
-    assert len(learned(caches[0]._templates)) == 1 and not learned(caches[1]._templates)
+    assert len(learned(_cache._APPENDS)) == 1
     assert caches[0].lengths.tolist() == [80] and caches[0].keys.memory[0].tobytes() == caches[1].keys.memory[0].tobytes()
     assert caches[0].values.memory[0].tobytes() == caches[1].values.memory[0].tobytes()
     for n in (1, 17, 80):
@@ -133,9 +134,51 @@ def test_a_cache(random):
             cache.lengths = [n]
         found = [cache.attend(q) for cache in caches]
         assert same(*found) and same(found[0], simdattn.attention(q, caches[0].keys, caches[0].values, kv_length=[n], causal=True))
-    assert len(learned(caches[0].keys.templates)) == 1
+    assert len(learned(_attention._TEMPLATES)) == 1
     caches[0].lengths = [90]
     refused(Code.RANGE, 'k: has 1 rows for sequence 0, which has 90 of 90 tokens', lambda: caches[0].append(*rows[0], rope=table), caches[0]._lengths)
+
+
+# One template serves the caches of all layers, but none of another form. Pages and scales have addresses of their own.
+@pytest.mark.parametrize('options', [dict(dtype='f32'), dict(dtype='int8'), dict(dtype='q8_0'), dict(dtype='bf16', page_size=32, n_pages=4)])
+def test_caches_of_layers(random, options, monkeypatch):
+    def made(capacity=128):
+        table = {'block_table': np.array([random.permutation(4)[:capacity // 32]], np.int32)} if 'page_size' in options else {}
+        return simdattn.KVCache(1, 2, capacity, 32, **options, **table)
+
+    rows, q = random.standard_normal((9, 1, 2, 20, 32), dtype=np.float32), random.standard_normal((1, 4, 1, 32), dtype=np.float32)
+    layers = [made() for _ in range(5)]
+    for i, cache in enumerate(layers[:2]):
+        cache.append(rows[i], rows[i + 1])
+        cache.attend(q)
+    monkeypatch.setattr(_cache, 'put_view', None)  # what the long ways begin with
+    monkeypatch.setattr(_attention, 'Problem', None)
+    for i, cache in enumerate(layers[2:], 2):
+        cache.append(rows[i], rows[i + 1])
+    found = [cache.attend(q) for cache in layers[2:]]
+    with pytest.raises(TypeError):
+        made(64).attend(q)
+    monkeypatch.undo()
+    assert len(learned(_cache._APPENDS)) == len(learned(_attention._TEMPLATES)) == 1
+    monkeypatch.setattr(_cache, 'replay', _run._never)
+    monkeypatch.setattr(_attention, 'replay', _run._never)
+    for i, x in enumerate(found, 2):
+        alone = made()
+        alone.append(rows[i], rows[i + 1])
+        assert same(x, alone.attend(q)) and layers[i].lengths.tolist() == [20]
+
+
+# The lengths of both stores bound what is read, by whatever way.
+def test_stores_of_two_caches(random):
+    caches, q = [simdattn.KVCache(1, 2, 64, 16, dtype='f32') for _ in range(2)], random.standard_normal((1, 4, 1, 16), dtype=np.float32)
+    for cache, n in zip(caches, (30, 20)):
+        x = random.standard_normal((1, 2, n, 16), dtype=np.float32)
+        cache.append(x, x)
+    for _ in range(3):
+        found = simdattn.attention(q, caches[0].keys, caches[1].values)
+        assert same(found, simdattn.attention(q, caches[0].keys, caches[1].values, kv_length=[20]))
+        refused(Code.RANGE, r'kv_length: is \[30\]; the cache has \[20\] tokens',
+                lambda: simdattn.attention(q, caches[0].keys, caches[1].values, kv_length=caches[0].keys.lengths))
 
 
 def test_refusals_are_those_of_the_long_way(random):

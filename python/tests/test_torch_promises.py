@@ -25,6 +25,29 @@ def test_packed_sequences():
         assert torch.equal(out[:, first:last], simdattn.attention(part, part, part, causal=True).transpose(1, 2))
 
 
+def test_a_prompt_takes_no_memory_but_its_own():
+    cache, x = simdattn.transformers.Cache(capacity=4096), torch.randn(2, 3, 16, 32)
+    assert cache.update(x, x, 0)[0] is x and cache.get_seq_length() == 16 and cache.is_initialized
+    later = torch.randn(2, 3, 1, 32)
+    keys, values = cache.update(later, later, 0)
+    assert cache.nbytes < 80 * 2 * 3 * 32 * 4 * 2 and torch.equal(keys.tensor(), torch.cat([x, later], 2)) and cache.get_seq_length() == 17
+    for tokens in (2400, 4096):
+        more = torch.randn(2, 3, tokens - cache.get_seq_length(), 32)
+        cache.update(more, more, 0)
+        assert cache.layers[0].cache.capacity == 4096
+    cache.update(later, later, 0)
+    assert cache.layers[0].cache.capacity == 2 * 4097
+    for change in (lambda c: c.crop(15), lambda c: c.reorder_cache(torch.tensor([0, 1])), lambda c: c.batch_repeat_interleave(1),
+                   lambda c: c.batch_select_indices(torch.tensor([0, 1]))):
+        cache = simdattn.transformers.Cache()
+        cache.update(x, x, 0)
+        change(cache)
+        tokens = cache.get_seq_length()
+        assert tokens in (15, 16) and torch.equal(cache.update(later, later, 0)[1].tensor(), torch.cat([x[:, :, :tokens], later], 2))
+    cache.reset()
+    assert cache.get_seq_length() == 0 and cache.update(later, later, 0)[0].shape[2] == 1
+
+
 @pytest.mark.parametrize('dtype', [None, 'q8_0'])
 def test_a_sliding_layer_keeps_its_window(dtype):
     model = model_of('mistral')
