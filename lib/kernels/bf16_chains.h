@@ -63,29 +63,20 @@ SIMDATTN_INLINE Floats chain_step(Floats a, Floats b, Floats c) {
 template <int64_t kRows, int64_t kVecs>
 using Chains = Registers<2 * kRows * kVecs>;
 
-/// A query's number or a weight, as column_step() takes it: mul_add_pairs() takes one number.
-template <class T>
-using ChainFactor = std::conditional_t<kInPairs<T>, float, Floats>;
-/// chains[kChain][r][c] = multiply(x[r * stride], c, chains[kChain][r][c])
-template <class T, int64_t kChain, int64_t kRows, int64_t kVecs, class Multiply>
-SIMDATTN_INLINE void add_to_chains(const float* x, int64_t stride, Chains<kRows, kVecs>& chains,
-                                   const Multiply& multiply) {
+/// chains[kChain][r][c] = chain_step(x[r * stride], column c, chains[kChain][r][c]). Where pairs are multiplied as they
+/// are, those of kKeys have numbers of either chain, other ones of a column and the next one.
+template <class T, bool kKeys, int64_t kChain, int64_t kRows, int64_t kVecs>
+SIMDATTN_INLINE void add_to_chains(const float* x, int64_t stride, Registers<kVecs>& columns,
+                                   Chains<kRows, kVecs>& chains) {
   unroll<kRows>([&](auto r) SIMDATTN_LAMBDA {
-    const ChainFactor<T> factor(x[r * stride]);
+    const std::conditional_t<kInPairs<T>, float, Floats> factor(x[r * stride]);  // mul_add_pairs() takes a number
     unroll<kVecs>([&](auto c) SIMDATTN_LAMBDA {
       Floats& sum = reg<(kChain * kRows + r) * kVecs + c>(chains);
-      sum = multiply(factor, c, sum);
+      constexpr bool kOdd = (kKeys ? kChain : c % 2) == 1;
+      if constexpr (kInPairs<T>) sum = mul_add_pairs<kOdd>(factor, reg<kKeys ? c : c - c % 2>(columns), sum);
+      else sum = chain_step(factor, reg<c>(columns), sum);
     });
   });
-}
-/// chain_step() with the even or odd numbers of a column of pairs, or with a column of T's numbers.
-template <class T, bool kOdd>
-SIMDATTN_INLINE Floats column_step(ChainFactor<T> factor, Floats column, Floats sum) {
-  if constexpr (kInPairs<T>) {
-    return mul_add_pairs<kOdd>(factor, column, sum);
-  } else {
-    return chain_step(factor, column, sum);
-  }
 }
 /// The sum of both chains.
 template <int64_t kRows, int64_t kVecs, int64_t kIndex>
@@ -115,11 +106,7 @@ __attribute__((noinline)) void score_chains_tile(const ScoreTileArguments& a) {
   const float* q = a.q;
   TileColumns<T, kVecs> tile(a);
   const auto add = [&](auto chain) SIMDATTN_LAMBDA {
-    add_to_chains<T, chain, kRows, kVecs>(q + chain, ldq, chains,
-                                          [&](ChainFactor<T> factor, auto c, Floats sum) SIMDATTN_LAMBDA {
-                                            constexpr bool kOdd = chain == 1;
-                                            return column_step<T, kOdd>(factor, reg<c>(columns), sum);
-                                          });
+    add_to_chains<T, true, chain, kRows, kVecs>(q + chain, ldq, columns, chains);
   };
   const auto at = [&](auto r, auto c) SIMDATTN_LAMBDA { return a.s + r * a.lds + c * kLanes; };
   each_sum<kRows, kVecs>([&](auto r, auto c, auto) SIMDATTN_LAMBDA { store(Floats(0.0f), at(r, c)); });
@@ -196,12 +183,7 @@ __attribute__((noinline)) void value_chains_tile(const ValueTileArguments& a, co
   Cursor<const T> v(static_cast<const T*>(values));
   const int64_t key_stride = a.key_stride / static_cast<int64_t>(sizeof(T));
   const auto add = [&](auto chain) SIMDATTN_LAMBDA {
-    add_to_chains<T, chain, kRows, kVecs>(
-        w + chain, ldw, chains, [&](ChainFactor<T> factor, auto c, Floats sum) SIMDATTN_LAMBDA {
-          constexpr bool kOdd = c % 2 == 1;
-          constexpr int64_t kAt = kInPairs<T> ? c - c % 2 : c;  // pairs are multiplied twice
-          return column_step<T, kOdd>(factor, reg<kAt>(columns), sum);
-        });
+    add_to_chains<T, false, chain, kRows, kVecs>(w + chain, ldw, columns, chains);
   };
   const auto at = [&](auto r, auto c) SIMDATTN_LAMBDA { return sums + r * a.ldo + c * kLanes; };
   if (alphas != nullptr) {

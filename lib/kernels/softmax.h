@@ -164,55 +164,48 @@ void softmax_rows(const SoftmaxRows& a) {
   }
 }
 
-constexpr int64_t kMaxSoftmaxRows = 64;
-/// The parts of an online softmax that are the same whatever its weights become: for rows `first` to first + rows - 1.
-/// base: the new maxima, then what exponentials are relative to.
-SIMDATTN_INLINE void raise_maxima(const SoftmaxTile& a, int64_t first, int64_t rows, float* base) {
-  for_each_batch(rows, [&](int64_t r, auto part) SIMDATTN_LAMBDA {
-    const Floats m = load(base + r, part);
-    const Floats reference = select(m == Floats(-kInfinity), Floats(0.0f), m);
-    store(exp_of(load(a.max + first + r, part) - reference), a.alpha + first + r, part);
-    store(m + Floats(0.0f), a.max + first + r, part);
-    store(reference, base + r, part);
-  });
-}
-SIMDATTN_INLINE void add_sums(const SoftmaxTile& a, int64_t first, int64_t rows, const float* sums) {
-  float* const sum = a.sum + first;
-  for_each_batch(rows, [&](int64_t r, auto part) SIMDATTN_LAMBDA {
-    store(mul_add(load(sum + r, part), load(a.alpha + first + r, part), load(sums + r, part)), sum + r, part);
-  });
-}
-
-/// At most kMaxSoftmaxRows rows, the first of which is row `first`: three short passes over rows that lie in L1. Its
-/// loops over rows are not shared with other softmaxes: as arguments of one function they make gcc keep vectors of NEON
-/// on the stack.
-template <bool kRounds>
-SIMDATTN_INLINE void softmax_some(const SoftmaxTile& a, int64_t first, int64_t rows) {
-  float* const max = a.max + first;
-  alignas(64) float base[kMaxSoftmaxRows];  // the new maximum, then what exponentials are relative to
-  alignas(64) float block_sum[kMaxSoftmaxRows];
-  const auto columns = [&](int64_t r) -> Columns {
-    return {smaller(a.lo[first + r], a.hi[first + r]), a.hi[first + r]};
-  };
-  for (int64_t r = 0; r < rows; ++r) {
-    const Columns c = columns(r);
-    const float largest = max_of<false>(a.s + (first + r) * a.lds + c.lo, c.hi - c.lo, 1.0f);
-    base[r] = largest > max[r] ? largest : max[r];
-  }
-  raise_maxima(a, first, rows, base);
-  for (int64_t r = 0; r < rows; ++r) {
-    const Columns c = columns(r);
-    float* const s = a.s + (first + r) * a.lds;
-    block_sum[r] = c.lo < c.hi ? exp_sum<kRounds, false>(s, s, c.lo, c.hi, 1.0f, base[r], 0) : 0.0f;
-    fill(s, c.lo, 0.0f);
-    fill(s + c.hi, a.columns - c.hi, 0.0f);
-  }
-  add_sums(a, first, rows, block_sum);
-}
-template <bool kRounds>
+/// A step of the online softmax, in short passes over rows that lie in L1. kRounds: weights are numbers of bf16.
+/// Packed: scales scores, and makes weights of another form of them. Weights of f32 are no such type, because gcc would
+/// keep vectors of NEON on the stack.
+template <bool kRounds, class Packed = void>
 void softmax_tile(const SoftmaxTile& a) {
-  for (int64_t first = 0; first < a.rows; first += kMaxSoftmaxRows) {
-    softmax_some<kRounds>(a, first, smaller(kMaxSoftmaxRows, a.rows - first));
+  constexpr bool kPacks = !std::is_void_v<Packed>;
+  constexpr int64_t kMost = 64;  // rows at a time
+  for (int64_t first = 0; first < a.rows; first += kMost) {
+    const int64_t rows = smaller(kMost, a.rows - first);
+    float *const max = a.max + first, *const sum = a.sum + first, *const alpha = a.alpha + first;
+    alignas(64) float base[kMost];  // the new maximum, then what exponentials are relative to
+    alignas(64) float sums[kMost];
+    const auto columns = [&](int64_t r) -> Columns {
+      return {smaller(a.lo[first + r], a.hi[first + r]), a.hi[first + r]};
+    };
+    for (int64_t r = 0; r < rows; ++r) {
+      const Columns c = columns(r);
+      float largest = max_of<false>(a.s + (first + r) * a.lds + c.lo, c.hi - c.lo, 1.0f);
+      if constexpr (kPacks) largest = Packed::scaled(a, largest);
+      base[r] = largest > max[r] ? largest : max[r];
+    }
+    for_each_batch(rows, [&](int64_t r, auto part) SIMDATTN_LAMBDA {
+      const Floats m = load(base + r, part);
+      const Floats reference = select(m == Floats(-kInfinity), Floats(0.0f), m);
+      store(exp_of(load(max + r, part) - reference), alpha + r, part);
+      store(m + Floats(0.0f), max + r, part);
+      store(reference, base + r, part);
+    });
+    for (int64_t r = 0; r < rows; ++r) {
+      const Columns c = columns(r);
+      float* const s = a.s + (first + r) * a.lds;
+      if constexpr (kPacks) {
+        sums[r] = Packed::weigh(a, s, c, base[r]);
+      } else {
+        sums[r] = c.lo < c.hi ? exp_sum<kRounds, false>(s, s, c.lo, c.hi, 1.0f, base[r], 0) : 0.0f;
+        fill(s, c.lo, 0.0f);
+        fill(s + c.hi, a.columns - c.hi, 0.0f);
+      }
+    }
+    for_each_batch(rows, [&](int64_t r, auto part) SIMDATTN_LAMBDA {
+      store(mul_add(load(sum + r, part), load(alpha + r, part), load(sums + r, part)), sum + r, part);
+    });
   }
 }
 

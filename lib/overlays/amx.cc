@@ -49,8 +49,8 @@ void Amx::value_packed(const ValueTile& a) { Kernels::bf16_values<true>(a); }
 void Amx::value_tile(const ValueTile& a) { Kernels::bf16_values<false>(a); }
 void Amx::int8_score_packed(const ScoreTile& a) { Kernels::int8_scores(a); }
 void Amx::int8_value_packed(const ValueTile& a) { Kernels::int8_values_packed(a); }
-void Amx::softmax_tile(const SoftmaxTile& a) { Bf16Weights<Amx::kUnit>::softmax(a); }
-void Amx::prepare_weights(const float* in, float* out, int64_t n) { Bf16Weights<Amx::kUnit>::prepare(in, out, n); }
+void Amx::softmax_tile(const SoftmaxTile& a) { simdattn::softmax_tile<true, Bf16Weights<kUnit>>(a); }
+void Amx::prepare_weights(const float* in, float* out, int64_t n) { Bf16Weights<kUnit>::prepare(in, out, n); }
 void Amx::begin(KeptRegisters* kept) { Kernels::begin(kept); }
 void Amx::end(const KeptRegisters& kept) { Kernels::end(kept); }
 

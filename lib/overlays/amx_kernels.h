@@ -31,13 +31,6 @@ static_assert(sizeof(TileConfiguration) == sizeof(KeptRegisters));
 /// TDPBF16PS, TDPBSSD, TDPBUSD: what the numbers of the left operand are.
 enum class Numbers { kBf16, kSigned, kUnsigned };
 
-/// The left operand: where it begins, bytes between its rows and between its steps.
-struct LeftRows {
-  const char* data;
-  int64_t stride;
-  int64_t step;
-};
-
 /// Tiles: the instructions. Integers::weigh_rows(): weights of kInt8 as bytes.
 template <class Tiles, class Integers>
 struct AmxKernels {
@@ -170,17 +163,14 @@ struct AmxKernels {
   /// Packed values, or those of bf16 in rows, of which each group of keys is packed on its way: for few rows.
   template <bool kPacked>
   static void bf16_values(const ValueTile& a) {
-    constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
     const FlushSubnormals flush;
     scale_sums(a, kPacked ? round_up(a.dim, kValueGroup) : a.dim);
     for_whole_tiles(a.rows, [&](int64_t first_row, int64_t n) {
       const auto add_columns = [&](const ValueColumns& v) {
         for_each_pair(first_row, n, [&](int64_t r, int64_t count, auto two) {
-          const float* const w = a.w + r * a.ldw + (v.key - a.first_key);
-          v.with_sums(a.o + r * a.ldo + v.column, a.ldo, count, [&](float* sums, int64_t ld) {
+          v.with_sums(a, r, count, [&](const LeftRows& w, float* sums, int64_t ld) {
             load_sums<two>(sums, ld);
-            multiply<Numbers::kBf16, two>({reinterpret_cast<const char*>(w), a.ldw * kFloat, kChainGroup * kFloat},
-                                          v.pairs, steps_of(v.keys, kChainGroup));
+            multiply<Numbers::kBf16, two>(w, v.pairs, steps_of(v.keys, kChainGroup));
             store_sums<two>(sums, ld);
           });
         });

@@ -22,7 +22,7 @@ void Avx512Bf16::score_tile(const ScoreTile& a) { Kernels::scores<Panels>(a); }
 void Avx512Bf16::score_rows(const ScoreTile& a) { Kernels::score_rows(a); }
 void Avx512Bf16::value_packed(const ValueTile& a) { Kernels::values<true>(a); }
 void Avx512Bf16::value_tile(const ValueTile& a) { Kernels::values<false>(a); }
-void Avx512Bf16::softmax_tile(const SoftmaxTile& a) { Bf16Weights<kUnit>::softmax(a); }
+void Avx512Bf16::softmax_tile(const SoftmaxTile& a) { simdattn::softmax_tile<true, Bf16Weights<kUnit>>(a); }
 void Avx512Bf16::prepare_weights(const float* in, float* out, int64_t n) { Bf16Weights<kUnit>::prepare(in, out, n); }
 
 }  // namespace simdattn

@@ -110,13 +110,6 @@ struct Sums {
   bool fresh;
 };
 
-/// The left operand: where it begins, bytes between its rows, and between chain groups beside those of a group.
-struct LeftRows {
-  const char* at;
-  int64_t stride;
-  int64_t gap;
-};
-
 /// Dot::add(sum, a, b): VDPBF16PS. K: whose operands they are.
 template <class Dot, class K>
 struct PairKernels {
@@ -144,8 +137,8 @@ struct PairKernels {
   [[gnu::noinline]] static void add(const Columns& first, const LeftRows& left_rows, int64_t units, const Sums& s) {
     constexpr int64_t kSums = 4 * kGroups;  // of a row: of each group e, e, o, o
     Columns columns = first;
-    const char* x = left_rows.at;
-    const int64_t stride = left_rows.stride;
+    const char* x = left_rows.data;
+    const int64_t stride = left_rows.stride, gap = left_rows.step - kGroupUnits * kUnitRowBytes;
     bool fresh = s.fresh;
     do {
       Registers<kRows * kSums> sum;
@@ -168,7 +161,7 @@ struct PairKernels {
         x += kUnitRowBytes;
         columns.step();
       } while (--left > 0);
-      x += left_rows.gap;
+      x += gap;
       units -= kGroupUnits;
       store_sums<kRows, kGroups, Columns>(sum, s, fresh);
       fresh = false;
@@ -188,6 +181,7 @@ struct PairKernels {
   template <class Columns>
   static void scores(const ScoreTile& a) {
     const FlushSubnormals flush;
+    constexpr int64_t kQueryStep = kGroupUnits * kUnitRowBytes;
     alignas(64) char last[kGroupBytes];
     const int64_t whole = Columns::kCutsUnits && a.dim % kUnit != 0 ? a.dim / kChainGroup * kChainGroup : a.dim;
     const int64_t bytes = units_of(a.dim) * kUnitColumnsBytes;
@@ -209,11 +203,11 @@ struct PairKernels {
         const char* const q = static_cast<const char*>(a.q) + t.first * a.q_stride;
         float* const s = a.s + t.first * a.lds + p * kPanelWidth;
         if (whole > 0) {
-          add_rows(t.rows, groups, Columns{panel, a.panel_stride}, {q, a.q_stride, 0}, units_of(whole),
+          add_rows(t.rows, groups, Columns{panel, a.panel_stride}, {q, a.q_stride, kQueryStep}, units_of(whole),
                    {s, a.lds, true});
         }
         if (whole < a.dim) {
-          add_rows(t.rows, 1, Packed{last, 0}, {q + 2 * whole, a.q_stride, 0}, units_of(a.dim - whole),
+          add_rows(t.rows, 1, Packed{last, 0}, {q + 2 * whole, a.q_stride, kQueryStep}, units_of(a.dim - whole),
                    {s, a.lds, whole == 0});
         }
         scale_scores(a, s, t.rows, groups * kPanelWidth);
@@ -280,7 +274,6 @@ struct PairKernels {
   /// Packed values, or those of bf16 in rows, of which a group that is not whole is packed first.
   template <bool kPacked>
   static void values(const ValueTile& a) {
-    constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
     const FlushSubnormals flush;
     scale_sums(a, kPacked ? round_up(a.dim, kValueGroup) : a.dim);
     const int64_t groups = groups_for(a.rows);
@@ -288,9 +281,7 @@ struct PairKernels {
       const auto add_columns = [&](const ValueColumns& v) {
         for (RowTiles t(some.rows, kPairRows); t.first < some.rows; t.next()) {
           const int64_t row = some.first + t.first;
-          const LeftRows w = {reinterpret_cast<const char*>(a.w + row * a.ldw + (v.key - a.first_key)), a.ldw * kFloat,
-                              kChainGroup * (kFloat - 2)};
-          v.with_sums(a.o + row * a.ldo + v.column, a.ldo, t.rows, [&](float* sums, int64_t ld) {
+          v.with_sums(a, row, t.rows, [&](const LeftRows& w, float* sums, int64_t ld) {
             const Sums to = {sums, ld, false};
             if (kPacked || v.pairs != nullptr) {
               add_rows(t.rows, v.groups, Packed{v.pairs, kBlockBytes}, w, units_of(v.keys), to);

@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <span>
 #include <type_traits>
-#include <utility>
 
 #include "lib/kernels/bf16_chains.h"
 #include "lib/kernels/softmax.h"
@@ -118,6 +116,13 @@ inline void fetch(const char* data, int64_t ahead, int64_t from, int64_t to) {
   }
 }
 
+/// The left operand of products: where it begins, bytes between its rows, and between 32 numbers of a row.
+struct LeftRows {
+  const char* data;
+  int64_t stride;
+  int64_t step;
+};
+
 /// Some keys, the first of which begins a chain group, and 32 columns of theirs, or as many as are left, or several
 /// times 32. Keys of a chain group that are not the call's are zeros.
 struct ValueColumns {
@@ -127,14 +132,18 @@ struct ValueColumns {
   const char* pairs;  // packed values; null: a whole group of keys in rows
   const char* rows;
 
-  /// f(sums of n rows in 32 columns, floats between their rows) for sums at o, of these columns.
+  /// f(weights, sums, floats between rows of sums) for n rows from `row` on and these columns: whole groups of sums.
   template <class F>
-  SIMDATTN_INLINE void with_sums(float* o, int64_t ldo, int64_t n, const F& f) const {
-    if (columns >= kValueGroup) return f(o, ldo);
+  SIMDATTN_INLINE void with_sums(const ValueTile& a, int64_t row, int64_t n, const F& f) const {
+    constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+    const LeftRows w = {reinterpret_cast<const char*>(a.w + row * a.ldw + (key - a.first_key)), a.ldw * kFloat,
+                        kChainGroup * kFloat};
+    float* const o = a.o + row * a.ldo + column;
+    if (columns >= kValueGroup) return f(w, o, a.ldo);
     alignas(64) float sums[Amx::kRows * kValueGroup];
-    for (int64_t r = 0; r < n; ++r) std::copy_n(o + r * ldo, columns, sums + r * kValueGroup);
-    f(sums, kValueGroup);
-    for (int64_t r = 0; r < n; ++r) std::copy_n(sums + r * kValueGroup, columns, o + r * ldo);
+    for (int64_t r = 0; r < n; ++r) std::copy_n(o + r * a.ldo, columns, sums + r * kValueGroup);
+    f(w, sums, kValueGroup);
+    for (int64_t r = 0; r < n; ++r) std::copy_n(sums + r * kValueGroup, columns, o + r * a.ldo);
   }
 };
 /// f(ValueColumns) of packed values: keys of a chain group that is not whole, whole ones, keys of another one; or all
@@ -142,17 +151,12 @@ struct ValueColumns {
 template <int64_t kUnit, class F>
 SIMDATTN_INLINE void for_each_packed(const ValueTile& a, int64_t groups, const F& f) {
   const int64_t end = a.first_key + a.keys;
-  const int64_t first = std::min(round_up(a.first_key, kChainGroup), end);
-  const int64_t last = std::max(first, end / kChainGroup * kChainGroup);
-  using Keys = std::pair<int64_t, int64_t>;
-  const Keys whole[] = {{a.first_key / kChainGroup * kChainGroup, a.keys > 0 ? end : 0}};
-  const Keys cut_apart[] = {{a.first_key, first}, {first, last}, {last, end}};
-  for (const auto& [from, to] : a.whole_groups ? std::span<const Keys>(whole) : std::span<const Keys>(cut_apart)) {
-    if (from >= to) continue;
-    const bool cuts = !a.whole_groups && (from % kChainGroup != 0 || to % kChainGroup != 0);
+  for (int64_t to, from = a.first_key; from < end; from = to) {
+    const int64_t key = from / kChainGroup * kChainGroup;
+    const bool cuts = !a.whole_groups && (from > key || end - key < kChainGroup);
+    to = a.whole_groups ? end : cuts ? std::min(key + kChainGroup, end) : end / kChainGroup * kChainGroup;
     for (int64_t n, c = 0; c < a.dim; c += n * kValueGroup) {
       n = !cuts && a.dim - c > (groups - 1) * kValueGroup ? groups : 1;
-      const int64_t key = from / kChainGroup * kChainGroup;
       const char* pairs = static_cast<const char*>(a.v) + c / kValueGroup * kBlockBytes + key / 2 * kPairBytes;
       alignas(64) char cut[kGroupBytes];
       if (cuts) {
@@ -195,36 +199,16 @@ SIMDATTN_INLINE void for_each_in_rows(const ValueTile& a, int64_t groups, const 
 
 // ---- Weights
 
+/// One sweep over scores scales them, subtracts, takes exponentials, rounds them to bf16, adds them, and leaves them in
+/// their places as operands. A product below the smallest normal number counts as 0 in the maximum; in an exponential
+/// it cannot be told from 0.
 template <int64_t kUnit>
 struct Bf16Weights {
-  /// One sweep over scores scales them, subtracts, takes exponentials, rounds them to bf16, adds them, and leaves them
-  /// in their places as operands. A product below the smallest normal number counts as 0 in the maximum; in an
-  /// exponential it cannot be told from 0.
-  static void softmax(const SoftmaxTile& a) {
-    for (int64_t first = 0; first < a.rows; first += kMaxSoftmaxRows) {
-      softmax_some(a, first, smaller(kMaxSoftmaxRows, a.rows - first));
-    }
+  static float scaled(const SoftmaxTile& a, float x) {
+    return a.scale != 1.0f ? scalar::flushed_fma(x, a.scale, 0.0f) : x;
   }
-  static void softmax_some(const SoftmaxTile& a, int64_t first, int64_t rows) {
-    alignas(64) float base[kMaxSoftmaxRows];
-    alignas(64) float sums[kMaxSoftmaxRows];
-    const auto columns = [&](int64_t r) -> Columns {
-      return {smaller(a.lo[first + r], a.hi[first + r]), a.hi[first + r]};
-    };
-    for (int64_t r = 0; r < rows; ++r) {
-      const Columns c = columns(r);
-      float largest = max_of<false>(a.s + (first + r) * a.lds + c.lo, c.hi - c.lo, 1.0f);
-      if (a.scale != 1.0f) largest = scalar::flushed_fma(largest, a.scale, 0.0f);
-      base[r] = largest > a.max[first + r] ? largest : a.max[first + r];
-    }
-    raise_maxima(a, first, rows, base);
-    for (int64_t r = 0; r < rows; ++r) {
-      sums[r] = weigh_row(a.s + (first + r) * a.lds, columns(r), a.columns, a.scale, base[r]);
-    }
-    add_sums(a, first, rows, sums);
-  }
-  static float weigh_row(float* s, Columns see, int64_t columns, float scale, float base) {
-    const Floats factor(scale), reference(base);
+  static float weigh(const SoftmaxTile& a, float* s, Columns see, float base) {
+    const Floats factor(a.scale), reference(base);
     Registers<1> sum;
     clear(sum);
     // `count` groups from column j on; `whole`: all of their columns are seen.
@@ -249,7 +233,7 @@ struct Bf16Weights {
         arranged_upper<kUnit>(reg<2 * g>(e), reg<2 * g + 1>(e)).store_unaligned(s + j + kChainGroup * g);
       });
     };
-    for (int64_t j = 0; j < columns;) {
+    for (int64_t j = 0; j < a.columns;) {
       if (see.lo <= j && j + 2 * kChainGroup <= see.hi) {
         add(j, constant<2>, std::true_type());
         j += 2 * kChainGroup;

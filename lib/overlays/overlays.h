@@ -13,9 +13,7 @@
 //   query     bf16 [dim rounded up to 32], unit by unit, zeros at the end; an odd number of lines of the CPU caches
 //   panel     bf16 [pairs of dim][32][2], zeros in the last unit past dim
 //   values    bf16 [ceil(dim/32)][kKeyBlock/2][32][2]: pairs of keys in 32 columns, zeros past dim
-//   weights   bf16 in place of f32, unit by unit: keys 32 g .. 32 g + 31 of the key block lie in the first half of
-//   their
-//             128 bytes
+//   weights   bf16 in place of f32, unit by unit: keys 32 g .. 32 g + 31 in the first half of their 128 bytes
 // kInt8 on AMX: lib/contract/int8_operands.h, packed by the slots of highway/avx3_dl.
 #pragma once
 

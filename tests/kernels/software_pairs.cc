@@ -36,7 +36,7 @@ struct Slots {
   static constexpr auto score_tile = Kernels::scores<Panels>;
   static constexpr auto value_packed = Kernels::values<true>;
   static constexpr auto value_tile = Kernels::values<false>;
-  static constexpr auto softmax_tile = Bf16Weights<kUnit>::softmax;
+  static constexpr auto softmax_tile = simdattn::softmax_tile<true, Bf16Weights<kUnit>>;
   static constexpr auto prepare_weights = Bf16Weights<kUnit>::prepare;
 };
 

@@ -122,7 +122,7 @@ struct Slots {
   static constexpr auto value_tile = Kernels::bf16_values<false>;
   static constexpr auto int8_score_packed = Kernels::int8_scores;
   static constexpr auto int8_value_packed = Kernels::int8_values_packed;
-  static constexpr auto softmax_tile = Bf16Weights<Amx::kUnit>::softmax;
+  static constexpr auto softmax_tile = simdattn::softmax_tile<true, Bf16Weights<Amx::kUnit>>;
   static constexpr auto prepare_weights = Bf16Weights<Amx::kUnit>::prepare;
   static void begin(KeptRegisters* kept) {
     ++begun;
