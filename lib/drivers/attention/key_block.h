@@ -14,8 +14,6 @@ struct KeyBlock {
   const int32_t* listed;  // of a list: the keys of the columns; null: they are base, base + 1, ...
   BlockTokens k;
   BlockTokens v;
-  bool alike = false;  // every row sees the same columns: as neither end of what rows see decreases from row to row
-                       // (RowBlock::seen), the first and the last row are enough to tell
   /// Some row sees few keys of many columns.
   bool few = false;    // no fault: each row is asked once more
   bool holes = false;  // the interval of some row leaves out columns between others: lists are in any order
@@ -35,7 +33,6 @@ struct KeyBlock {
   }
   /// The columns that one of rows [r, r + n) sees.
   Interval seen_by(int64_t r, int64_t n) const {
-    if (alike) return row[r].interval();
     Interval all = {kKeyBlock, 0};  // no fault: what a row sees ends at 1 or later
     for (const int64_t end = r + n; r < end; ++r) {
       if (!row[r].none()) all = {std::min(all.lo, int64_t{row[r].lo}), std::max(all.hi, int64_t{row[r].hi})};
@@ -44,7 +41,7 @@ struct KeyBlock {
   }
   /// True if each of rows [r, r + n) sees the columns `see`.
   bool same_interval(int64_t r, int64_t n, Interval see) const {
-    for (const int64_t end = r + (alike ? 1 : n); r < end; ++r) {
+    for (const int64_t end = r + n; r < end; ++r) {
       if (row[r].interval() != see) return false;
     }
     return true;

@@ -11,19 +11,11 @@ bool gathers(const RowBlock& rows, int64_t r) {
 void look(const RowBlock& rows, KeyBlock* block) {
   const int64_t base = block->base;
   const bool masks = rows.run.modifiers.hides;
-  const auto keys_of = [&](int64_t r) {
-    const int64_t lo = std::clamp(rows.see(r).lo, base, base + kKeyBlock);
-    return Interval{lo, std::clamp(rows.see(r).hi, lo, base + kKeyBlock)};
-  };
-  block->alike = !masks && keys_of(0) == keys_of(rows.rows - 1);
-  if (block->alike) {
-    std::fill_n(block->row, rows.rows, all_columns(base, keys_of(0)));
-    return;
-  }
   Interval last = {0, 0};
   for (int64_t r = 0, n; r < rows.rows; r += n) {
     n = rows.same_from(r);
-    const Interval keys = keys_of(r);
+    const int64_t lo = std::clamp(rows.see(r).lo, base, base + kKeyBlock);
+    const Interval keys = {lo, std::clamp(rows.see(r).hi, lo, base + kKeyBlock)};
     SeenColumns seen = all_columns(base, keys);
     if (masks) {
       // What the row before sees holds for this row as a rule, and to find that out takes less time than a look.
