@@ -1,9 +1,7 @@
 #include "lib/drivers/attention/row_block.h"
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <limits>
 
 #include "lib/contract/fma.h"
 #include "lib/contract/steps.h"
@@ -26,18 +24,10 @@ RowBlock::RowBlock(const AttentionRun& of, const RowBlockIndex& at) : run(of), i
 }
 
 void RowBlock::load_queries() const {
-  // A CPU prefetches nothing by itself of rows that are pages apart, as positions are in [B,n,H,d].
-  constexpr int64_t kAhead = 8;
   const auto prepare = arithmetic.prepare_query[index_of(problem.q.dtype)];
-  const int64_t bytes = division.sizes.d_qk * size_of(problem.q.dtype);
-  const char* row[kRowBlock];
   for (int64_t r = 0; r < rows; ++r) {
-    row[r] = row_of(problem.q, sequence.q_batch, head_of(r), sequence.first_row + position_of(r));
-  }
-  const bool apart = std::abs(row[rows - 1] - row[0]) > 2 * rows * bytes;
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t i = 0; apart && r + kAhead < rows && i < bytes; i += 64) __builtin_prefetch(row[r + kAhead] + i);
-    prepare(row[r], query(r), division.sizes.d_qk);
+    const char* const row = row_of(problem.q, sequence.q_batch, head_of(r), sequence.first_row + position_of(r));
+    prepare(row, query(r), division.sizes.d_qk);
   }
 }
 
