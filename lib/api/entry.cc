@@ -316,7 +316,7 @@ Status simdattn_linear_attention(const LinearAttentionProblem* problem, const Ex
   SIMDATTN_NEED(problem);
   SIMDATTN_SIZED(simdattn_linear_attention_problem, problem);
   SIMDATTN_EXEC(exec);
-  return drivers::linear_attention(*uk, problem_, 0, 0, true, exec_);
+  return drivers::linear_attention(*uk, problem_, 0, drivers::linear_attention_tasks(problem_), exec_);
 }
 
 int64_t simdattn_linear_attention_tasks(const LinearAttentionProblem* problem) {
@@ -329,7 +329,7 @@ Status simdattn_linear_attention_range(const LinearAttentionProblem* problem, in
   SIMDATTN_NEED(problem);
   SIMDATTN_SIZED(simdattn_linear_attention_problem, problem);
   SIMDATTN_EXEC(exec);
-  return drivers::linear_attention(*uk, problem_, first, last, false, exec_);
+  return drivers::linear_attention(*uk, problem_, first, last, exec_);
 }
 
 size_t simdattn_linear_attention_workspace(const LinearAttentionProblem* problem) {

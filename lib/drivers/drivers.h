@@ -61,9 +61,8 @@ Status top_k(const UKernels& uk, const ConstView<4>& scores, int64_t k, const Vi
 size_t top_k_workspace(int64_t k);
 size_t linear_attention_workspace(const LinearAttentionProblem& problem);
 int64_t linear_attention_tasks(const LinearAttentionProblem& problem);
-/// Tasks first .. last-1; `all`: every task.
 Status linear_attention(const UKernels& uk, const LinearAttentionProblem& problem, int64_t first, int64_t last,
-                        bool all, const Exec& exec);
+                        const Exec& exec);
 Status causal_conv(const UKernels& uk, const CausalConvProblem& problem);
 
 }  // namespace simdattn::drivers

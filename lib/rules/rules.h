@@ -84,7 +84,6 @@ Status check_rope_direct(const ConstView<4>& x, int64_t pairs, const RopeTableOp
 
 // ---- Tables: of cos and sin, of the sinusoidal encoding, of ALiBi's slopes ------------------------------------------
 
-/// Axes of positions.
 inline int64_t axes_of(const RopeTableOptions& options) {
   int64_t axes = 4;
   while (axes > 1 && options.mrope_section[static_cast<size_t>(axes - 1)] == 0) --axes;

@@ -24,7 +24,6 @@ struct RowStates {
         ld(round_up(d_v, kValueGroup) + kStateStep),
         acc(w.take<float>(rows * ld)) {}
 
-  /// The states of rows from `row` on.
   RowStates from(int64_t row) const {
     RowStates s = *this;
     s.max += row;

@@ -86,7 +86,6 @@ class GatheredRows {
     return from_.panels() || together_[place / kPanelWidth] >= 2 * kPanelWidth ? nullptr : memory_.rows + place;
   }
   bool whole_panels() const { return list_.whole_panels; }
-  /// Asks for all rows.
   void prefetch() const {
     for (int64_t j = 0; j < list_.count; ++j) {
       for (int64_t i = 0; i < memory_.row_bytes; i += 64) __builtin_prefetch(memory_.rows[j] + i);

@@ -28,7 +28,6 @@ struct RowPlace {
   int64_t q_row;
   int64_t length;  // keys of the sequence
 };
-/// The modifiers of one row.
 RowModifiers row_modifiers(const Scoring& scoring, const RowPlace& row);
 
 /// The slot modify_row, also where a bias or mask is one number for all keys.

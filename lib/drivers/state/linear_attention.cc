@@ -213,10 +213,9 @@ int64_t drivers::linear_attention_tasks(const LinearAttentionProblem& a) {
 }
 
 Status drivers::linear_attention(const UKernels& uk, const LinearAttentionProblem& a, int64_t first, int64_t last,
-                                 bool all, const Exec& exec) {
+                                 const Exec& exec) {
   SIMDATTN_CHECK(check_linear_attention(a, exec, drivers::linear_attention_workspace(a)));
   const int64_t tasks = drivers::linear_attention_tasks(a);
-  if (all) last = tasks;
   SIMDATTN_REQUIRE(last <= tasks || a.cu_q != nullptr || a.n_sequences <= a.q.shape[0], kNullPointer,
                    "cu_q: null although there are n_sequences");
   SIMDATTN_REQUIRE(first >= 0 && first <= last && last <= tasks, kRange,
