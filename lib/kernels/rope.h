@@ -112,7 +112,7 @@ SIMDATTN_INLINE int64_t rotate_half_pairs(const RopeHeads& a, Bits32 sign, Float
   for_lines<2>(done, half, 2 * kLanes, [&](int64_t first, auto count) SIMDATTN_LAMBDA {
     Registers<2 * count> c, s;
     load_angles<2 * count>(a, sign, first, All(), c, s);
-    const auto part_evens_and_odds = [&](Registers<2 * count>& x) SIMDATTN_LAMBDA {
+    const auto part_evens_and_odds = [&](auto& x) SIMDATTN_LAMBDA {
       unroll<count>([&](auto i) SIMDATTN_LAMBDA {
         const Floats even = even_lanes(reg<2 * i>(x), reg<2 * i + 1>(x));
         reg<2 * i + 1>(x) = odd_lanes(reg<2 * i>(x), reg<2 * i + 1>(x));
