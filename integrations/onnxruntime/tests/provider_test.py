@@ -219,8 +219,8 @@ def test_what_is_left_is_named(capfd):
     session.run(None, {'Q': x, 'K': x, 'V': x})
 
 
-@pytest.mark.parametrize('rank, mask', [(3, None), (4, None), (4, bool), (3, np.float32)])
-def test_few_rows_are_given_back(rank, mask, capfd):
+@pytest.mark.parametrize('rank, mask, causal', [(3, None, 1), (4, None, 1), (4, None, 0), (4, bool, 0), (3, np.float32, 0)])
+def test_few_rows_are_given_back(rank, mask, causal, capfd):
     """Where a model does not say how many rows come, ONNX Runtime's kernel has those that it runs as fast: to the bit."""
     def feed_of(n):
         q, k = ([n, HQ * D], [n, HK * D]) if rank == 3 else ([HQ, n, D], [HK, n, D])
@@ -228,16 +228,16 @@ def test_few_rows_are_given_back(rank, mask, capfd):
         return feed | ({'mask': np.tril(np.ones((n, n))).astype(mask)} if mask else {})
 
     heads = {'q_num_heads': HQ, 'kv_num_heads': HK} if rank == 3 else {}
-    model = models.of_one_node('Attention', list(feed_of(2).items()), [('out', np.float32, rank)], is_causal=int(not mask), **heads)
+    model = models.of_one_node('Attention', list(feed_of(2).items()), [('out', np.float32, rank)], is_causal=causal, **heads)
     ours, theirs = models.session(model, True, 2, log='1'), models.session(model, False, 2)
     assert "gives Attention 'node' back where few rows come" in capfd.readouterr().err
     same = {}
-    for n in (16, 32, 33, 150):
+    for n in (16, 32, 33, 48, 150):
         feed = feed_of(n)
         got, wanted = ours.run(None, feed)[0], theirs.run(None, feed)[0]
         np.testing.assert_allclose(got, wanted, atol=1e-5)
         same[n] = got.tobytes() == wanted.tobytes()
-    assert same == {16: True, 32: True, 33: mask is not None, 150: False}
+    assert same == {16: True, 32: True, 33: not causal, 48: not causal, 150: False}
     if mask is bool:  # where ONNX Runtime's kernel has another answer
         feed = feed_of(16)
         feed['mask'][3] = False
