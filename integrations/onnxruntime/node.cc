@@ -304,8 +304,8 @@ void find_level_calls(const Values& in, Node* node) {
       // ONNX Runtime has no present without a past.
       if (!f32 || in.has(4) || in.has(6) || node->outputs != 1) break;
       node->first_level_row = in.has(3) ? 1 : 5;
-      node->last_level_row = in.has(3) ? 64 : node->causal != 0 ? 48 : 128;
-      node->last_level_key = in.has(3) ? 64 : node->causal != 0 ? 32 : 48;
+      node->last_level_row = in.has(3) ? 64 : node->causal != 0 ? 48 : 192;
+      node->last_level_key = in.has(3) ? 64 : node->causal != 0 ? 32 : 64;
       break;
     case Kind::kRotary:
       if (node->element == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16 && node->interleaved == 0) node->last_level_row = 1;

@@ -232,12 +232,12 @@ def test_few_rows_are_given_back(rank, mask, causal, capfd):
     ours, theirs = models.session(model, True, 2, log='1'), models.session(model, False, 2)
     assert "gives Attention 'node' back where few rows come" in capfd.readouterr().err
     same = {}
-    for n in (16, 32, 33, 48, 150):
+    for n in (16, 32, 33, 64, 150):
         feed = feed_of(n)
         got, wanted = ours.run(None, feed)[0], theirs.run(None, feed)[0]
         np.testing.assert_allclose(got, wanted, atol=1e-5)
         same[n] = got.tobytes() == wanted.tobytes()
-    assert same == {16: True, 32: True, 33: not causal, 48: not causal, 150: False}
+    assert same == {16: True, 32: True, 33: not causal, 64: not causal, 150: False}
     if mask is bool:  # where ONNX Runtime's kernel has another answer
         feed = feed_of(16)
         feed['mask'][3] = False
