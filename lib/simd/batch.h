@@ -23,6 +23,7 @@ SIMDATTN_VECTOR(int32_t);
 SIMDATTN_VECTOR(uint16_t);
 SIMDATTN_VECTOR(int16_t);
 SIMDATTN_VECTOR(uint8_t);
+SIMDATTN_VECTOR(int8_t);
 #undef SIMDATTN_VECTOR
 
 /// The adapter's: `type` is a library's vector, `raw` what intrinsics take where that is another type. On x86 the

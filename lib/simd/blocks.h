@@ -1,7 +1,7 @@
 // Batches as blocks of 128 bits, and squares transposed within them.
 #pragma once
 
-#include "lib/simd/native.h"
+#include "lib/simd/lanes.h"
 
 namespace simdattn {
 namespace {

@@ -101,16 +101,42 @@ SIMDATTN_INLINE Floats sum_where(Mask m, Floats a, Floats b, Floats other) {
 SIMDATTN_INLINE Floats lane_of(Floats table, Bits32 index) {
   return hn::TableLookupLanes(lib(table), hn::IndicesFromVec(Tag<float>(), lib(index)));
 }
-SIMDATTN_INLINE void widen_four(uint64_t f16_bits, float* p) {
-  const hn::Full64<hwy::float16_t> four;
-  const hn::Full128<float> d;
-  hn::Store(hn::PromoteTo(d, hn::BitCast(four, hn::Set(hn::Full64<uint64_t>(), f16_bits))), d, p);
-}
-SIMDATTN_INLINE Floats load_cells(const char* p, int64_t n) {
-  return own_as<float>(hn::LoadN(Tag<uint8_t>(), reinterpret_cast<const uint8_t*>(p), static_cast<size_t>(n)));
-}
 #endif
 
+#if !SIMDATTN_AVX2
+SIMDATTN_INLINE Ints nearest(Floats v) { return hn::NearestInt(lib(v)); }
+#endif
+SIMDATTN_INLINE Bits16 load_scaled_bytes(const uint8_t* p, int n) {
+  const hn::Rebind<int8_t, Tag<int16_t>> bytes;
+  const auto numbers = hn::PromoteTo(Tag<int16_t>(), hn::LoadU(bytes, reinterpret_cast<const int8_t*>(p)));
+  // A shift by one count for all lanes would take a shuffle besides on x86.
+  return own_as<uint16_t>(hn::Mul(numbers, hn::Set(Tag<int16_t>(), static_cast<int16_t>(1 << n))));
+}
+#if SIMDATTN_AVX2
+/// A shift and a mask would take a port of multiply-adds each.
+template <int i>
+SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
+  constexpr uint8_t z = 128;  // above i: a byte of zeros
+  const auto order =
+      hn::Dup128VecFromValues(Tag<uint8_t>(), z, z, z, i, z, z, z, i + 4, z, z, z, i + 8, z, z, z, i + 12);
+  return own_as<uint32_t>(hn::TableLookupBytesOr0(lib_as<uint8_t>(v), order));
+}
+/// Both k have their shuffles in common; by ConcatEven a token over keys of fp8 takes 9 % longer on AVX2.
+template <int k>
+SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
+#if SIMDATTN_AVX512
+  alignas(64) static constexpr uint16_t kOrder[32] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
+                                                      1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
+  const Bits16 words = hn::TableLookupLanes(lib_as<uint16_t>(v), hn::SetTableIndices(Tag<uint16_t>(), kOrder));
+#else
+  alignas(32) static constexpr uint64_t kBlocks[4] = {0, 2, 1, 3};
+  const auto order = hn::Dup128VecFromValues(Tag<uint8_t>(), 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+  const auto sorted = hn::BitCast(Tag<uint64_t>(), hn::TableLookupBytes(lib_as<uint8_t>(v), order));
+  const Bits16 words = own_as<uint16_t>(hn::TableLookupLanes(sorted, hn::SetTableIndices(Tag<uint64_t>(), kBlocks)));
+#endif
+  return k == 0 ? words << 8 : words;
+}
+#endif
 #if SIMDATTN_X86
 /// In each block the lanes of four vectors, each a byte.
 template <bool kUnsigned>
@@ -120,23 +146,16 @@ SIMDATTN_INLINE Ints packed_bytes(Ints v0, Ints v1, Ints v2, Ints v3) {
   using Byte = std::conditional_t<kUnsigned, uint8_t, int8_t>;
   return own_as<int32_t>(hn::ReorderDemote2To(Tag<Byte>(), low, high));
 }
-#else
-SIMDATTN_INLINE Ints nearest(Floats v) { return hn::NearestInt(lib(v)); }
-template <int k>
-SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
-  return hn::OrderedTruncate2To(Tag<uint16_t>(), lib(v << (8 - 8 * k)), lib(v >> (8 + 8 * k)));
-}
-SIMDATTN_INLINE Bits16 load_scaled_bytes(const uint8_t* p, int n) {
-  const hn::Rebind<int8_t, Tag<int16_t>> bytes;
-  const auto numbers = hn::PromoteTo(Tag<int16_t>(), hn::LoadU(bytes, reinterpret_cast<const int8_t*>(p)));
-  return own_as<uint16_t>(hn::ShiftLeftSame(numbers, n));
-}
 #endif
 /// Two operations, and no constant but 1.
 SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
   return hn::AndNot(hn::SaturatedSub(lib(Bits16(uint16_t{1})), lib(lower)), lib(upper));
 }
 
+/// The first n bytes at p, then zeros.
+SIMDATTN_INLINE Floats load_cells(const char* p, int64_t n) {
+  return own_as<float>(hn::LoadN(Tag<uint8_t>(), reinterpret_cast<const uint8_t*>(p), static_cast<size_t>(n)));
+}
 /// out[i] = table[n], where n is the lower nibble of codes[i] for i < 16, else the upper one of codes[i - 16].
 SIMDATTN_INLINE void look_up_nibbles(const int8_t* table, const uint8_t* codes, uint8_t* out) {
   const hn::Full128<uint8_t> d;
@@ -163,7 +182,7 @@ SIMDATTN_INLINE Ints total(Ints sum, Ints more) { return hn::RearrangeToOddPlusE
 #if SIMDATTN_HIGHWAY_ORDER
 // Where vectors have a length of their own, compilers know more of it than the library says.
 // On NEON the compiler's sequence (memory.h) takes 4 % less in top_k by the model of M1.
-#if SIMDATTN_AVX512 || !(SIMDATTN_X86 || SIMDATTN_NEON)
+#if SIMDATTN_AVX512 || !(SIMDATTN_AVX2 || SIMDATTN_NEON)
 SIMDATTN_INLINE uint32_t word_of(Mask m) {
   uint8_t bytes[8];  // a register: Highway writes to memory that compilers see
   hn::StoreMaskBits(Tag<float>(), lib(m), bytes);

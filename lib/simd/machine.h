@@ -11,7 +11,7 @@
 namespace simdattn {
 namespace {
 
-// Which file of native/ serves it; of kHighway none. Nothing outside of lib/simd asks for the macros.
+// Nothing outside of lib/simd asks for the macros.
 enum class Instructions { kPlain, kSse, kAvx2, kAvx512, kSve, kNeon, kHighway };
 #if defined(SIMDATTN_PLAIN)
 constexpr auto kInstructions = Instructions::kPlain;
@@ -36,10 +36,16 @@ constexpr auto kInstructions = Instructions::kNeon;
 #elif SIMDATTN_HIGHWAY
 constexpr auto kInstructions = Instructions::kHighway;
 #else
-#error "an instruction set without a file in native/"
+#error "an instruction set that neither library has"
 #endif
 #if SIMDATTN_HIGHWAY && !SIMDATTN_SVE
 #define SIMDATTN_HIGHWAY_LANES 1
+#endif
+#if SIMDATTN_SVE || (SIMDATTN_HIGHWAY && SIMDATTN_AVX2)
+#define SIMDATTN_MASKED_ACCESS 1  // of f32
+#endif
+#if SIMDATTN_HIGHWAY && SIMDATTN_AVX512
+#define SIMDATTN_MASK_REGISTERS 1  // access to some lanes of any size
 #endif
 #if SIMDATTN_PLAIN || (SIMDATTN_X86 && !SIMDATTN_AVX2) || defined(__riscv) || defined(__wasm__)
 #define SIMDATTN_F16_BY_INTEGERS 1

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "lib/contract/math_constants.h"
-#include "lib/simd/native.h"
+#include "lib/simd/lanes.h"
 
 namespace simdattn {
 namespace {

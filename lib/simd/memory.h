@@ -1,7 +1,7 @@
 // f32, bf16 and f16 memory as batches of float. `part` is All or Lanes.
 #pragma once
 
-#include "lib/simd/native.h"
+#include "lib/simd/lanes.h"
 
 namespace simdattn {
 namespace {
@@ -59,6 +59,15 @@ constexpr bool kNativeF16 = true;
 SIMDATTN_INLINE Halves f16_from_f32(Floats v) { return f16_of_number(canonical_nan(v)); }
 #endif
 
+#if SIMDATTN_AVX512
+/// Four f16 to f32 at p.
+template <class P>
+SIMDATTN_INLINE void widen_four(uint64_t f16_bits, P p) {
+  const VectorOf<uint64_t, sizeof(Halves)>::type four = {f16_bits};
+  const Floats v = f32_from_f16(__builtin_bit_cast(Halves, four));
+  __builtin_memcpy(p, &v, 4 * sizeof *p);
+}
+#endif
 /// Of the f16 in the first, or second, half of a register.
 template <bool kSecond, class V>
 SIMDATTN_INLINE Floats f32_of_half(V v) {
@@ -90,7 +99,7 @@ SIMDATTN_INLINE Bits32 rounded_above(Floats v) {
   return bits_of(select(v == v, float_of(rounded), float_of(Bits32(kCanonicalNaN))));
 }
 SIMDATTN_INLINE Floats rounded_to_bf16(Floats v) { return float_of(rounded_above(v) & Bits32(0xFFFF0000u)); }
-#if !SIMDATTN_AVX512
+#if !SIMDATTN_MASK_REGISTERS
 SIMDATTN_INLINE Halves upper_bits(Bits32 v) { return narrow_bits(v >> 16); }
 #endif
 
@@ -99,7 +108,7 @@ SIMDATTN_INLINE const uint16_t* raw(const f16* p) { return reinterpret_cast<cons
 SIMDATTN_INLINE uint16_t* raw(bf16* p) { return reinterpret_cast<uint16_t*>(p); }
 SIMDATTN_INLINE uint16_t* raw(f16* p) { return reinterpret_cast<uint16_t*>(p); }
 
-#if !SIMDATTN_X86
+#if !SIMDATTN_AVX2
 SIMDATTN_INLINE Floats f32_from_bf16(Halves v) { return float_of(widen_bits(v) << 16); }
 #endif
 SIMDATTN_INLINE Halves bf16_from_f32(Floats v) { return upper_bits(rounded_above(v)); }
@@ -128,7 +137,7 @@ SIMDATTN_INLINE void store_rounded(Floats v, f16* p, Part part = {}) {
   store_halves(f16_from_f32(v), raw(p), part);
 }
 
-#if !SIMDATTN_AVX512
+#if !SIMDATTN_MASK_REGISTERS
 /// Lanes whose byte is not 0.
 template <class Part>
 SIMDATTN_INLINE Mask nonzero_bytes(const uint8_t* p, Part part) {
@@ -161,12 +170,8 @@ SIMDATTN_INLINE void store_pairs(Floats even, Floats odd, bf16* p) {
 }
 SIMDATTN_INLINE void store_numbers(Floats v0, Floats v1, bf16* p) {
   const Bits32 b0 = plus_half(v0), b1 = plus_half(v1);
-#if SIMDATTN_AVX2 && !SIMDATTN_AVX512
-  store_rounded_words(b0, b1, raw(p));
-#else
   const Bits32 upper = odds<uint16_t>(b0, b1), lower = evens<uint16_t>(b0, b1);
   ties_to_even(cast_bits<uint16_t>(upper), cast_bits<uint16_t>(lower)).store_unaligned(raw(p));
-#endif
 }
 
 /// kLanes pairs of bf16, and their even and odd numbers: one operation each, where widening in order takes two.

@@ -80,14 +80,12 @@ SIMDATTN_INLINE Bits16 upper_words(Bits32 e, Bits32 o) {
 }
 #endif
 
-#if !SIMDATTN_AVX2
 template <class Address>
 SIMDATTN_INLINE Floats load_blocks_at(const Address& address) {
   Floats r;
   for (int64_t b = 0; b < kLanes / 4; ++b) __builtin_memcpy(reinterpret_cast<char*>(&r) + 16 * b, address(b), 16);
   return r;
 }
-#endif
 #endif
 #if !SIMDATTN_HIGHWAY_LANES && !(SIMDATTN_XSIMD && SIMDATTN_X86)
 /// Of unsigned bytes.
@@ -152,10 +150,14 @@ SIMDATTN_INLINE Bits16 ties_to_even(Bits16 upper, Bits16 lower) {
   return upper & ~(max(lower, Bits16(uint16_t{1})) - lower);
 }
 #endif
-#if !SIMDATTN_AVX2
+#if !(SIMDATTN_HIGHWAY && SIMDATTN_AVX2)
 template <int i>
 SIMDATTN_INLINE Bits32 upper_byte(Bits32 v) {
   return (v << (24 - 8 * i)) & Bits32(0xFF000000u);
+}
+template <int k>
+SIMDATTN_INLINE Bits16 upper_bytes(Bits32 v) {
+  return cast_bits<uint16_t>(evens<uint16_t>(v << (8 - 8 * k), v >> (8 + 8 * k)));
 }
 #endif
 /// The same of p + kRows b stride.

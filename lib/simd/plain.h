@@ -4,6 +4,8 @@
 
 #define SIMDATTN_PLAIN 1
 
+#include <cmath>
+
 #include "lib/contract/fma.h"
 #include "lib/simd/batch.h"
 
@@ -35,6 +37,11 @@ void add_product(Floats& sum, const Floats& a, const Floats& b) {
 SIMDATTN_INLINE Floats mul_add(Floats a, Floats b, Floats c) {
   add_product(c, a, b);
   return c;
+}
+SIMDATTN_INLINE Ints nearest(Floats v) {
+  return each<Ints>([&](size_t i) SIMDATTN_LAMBDA {
+    return std::fabs(v[i]) < 0x1p31f ? static_cast<int32_t>(std::nearbyint(v[i])) : INT32_MIN;
+  });
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Masks of some lanes, rounding and order by xsimd. What xsimd lacks is in native/. Not for SVE (native/sve.h).
+// Rounding, bytes and order by xsimd. Not for SVE (native/sve.h).
 #pragma once
 
 #include "lib/simd/machine.h"
@@ -51,27 +51,7 @@ SIMDATTN_INLINE Batch<U> zip_upper(Batch<U> a, Batch<U> b) {
 #endif
 #endif
 
-#if SIMDATTN_AVX2
-struct Lanes {
-  Mask mask;
-  int64_t from, to;  // for types without masked access
-};
-SIMDATTN_INLINE Mask first_of(int64_t n) {
 #if SIMDATTN_AVX512
-  return Mask::from_mask(0xFFFFu & ((1u << n) - 1));
-#else
-  return greater(Ints(static_cast<int32_t>(n)), lane_numbers());
-#endif
-}
-SIMDATTN_INLINE Lanes first_lanes(int64_t n) { return {first_of(n), 0, n}; }
-SIMDATTN_INLINE Lanes lanes(int64_t from, int64_t to) {
-  return {xsimd::bitwise_andnot(first_of(to), first_of(from)), from, to};
-}
-SIMDATTN_INLINE Mask mask_of(Lanes part) { return part.mask; }
-#endif
-
-#if SIMDATTN_AVX512
-SIMDATTN_INLINE Mask one_bits(uint32_t word) { return Mask::from_mask(word); }
 SIMDATTN_INLINE Floats lane_of(Floats table, Bits32 index) { return xsimd::swizzle(lib(table), lib(index)); }
 #elif SIMDATTN_AVX2
 /// In each block two lanes of a, then two of b; brought into order.

@@ -203,7 +203,7 @@ void check_halves(const Checks& c, const float* x) {
   for (int64_t i = 0; i < 32; ++i) {
     c.expect(static_cast<int8_t>(found[i]) == kTable[bytes[i % 16] >> i / 16 * 4 & 15], "look_up_nibbles", i);
   }
-  if constexpr (kLanes > 4 && kLoadsBlocks) {
+  if constexpr (kLoadsBlocks) {
     const Bits32 units = Bits32::load_unaligned(x32);
     const auto byte = [&](int64_t lane, int64_t k) { return x32[lane] >> (8 * k) & 255; };
     unroll<4>([&](auto k) { c.bits("upper_byte", upper_byte<k>(units), [&](int64_t i) { return byte(i, k) << 24; }); });
@@ -212,7 +212,6 @@ void check_halves(const Checks& c, const float* x) {
       got.store_unaligned(y);
       for (int64_t i = 0; i < 2 * kLanes; ++i) c.expect(y[i] == want(i), operation, i);
     };
-    // Each k by itself: a generic function would be compiled where there is no upper_bytes, too.
     const Bits16 upper(0xFF00);
     words("upper_bytes", upper_bytes<0>(units) & upper,
           [&](int64_t i) { return byte(i % kLanes, i / kLanes * 2) << 8; });
@@ -236,7 +235,7 @@ void check_halves(const Checks& c, const float* x) {
     }
   }
   if constexpr (kAvx512) {
-    alignas(16) float four[4];
+    float four[4];
     widen_four(0x7BFF0001C0003C00u, four);
     const float want[] = {1.0f, -2.0f, 0x1p-24f, 65504.0f};
     for (int64_t i = 0; i < 4; ++i) c.expect(four[i] == want[i], "widen_four", i);
@@ -433,7 +432,7 @@ void check_bytes(const Checks& c, const float* x) {
   };
   check_products(std::false_type(), "add_products");
   check_products(std::true_type(), "add_products of weights");
-  check_stored_bytes<kMultipliesStored>(c);
+  check_stored_bytes<kLoadsBlocks>(c);
   check_pairs<kMultipliesPairs>(c);
   check_matrix<kProducts == Products::kMatrix>(c, bytes);
 }

@@ -8,11 +8,10 @@
 namespace simdattn {
 namespace {
 
-#if SIMDATTN_PLAIN
+#if SIMDATTN_PLAIN || (SIMDATTN_NEON && SIMDATTN_XSIMD && !defined(__ARM_FEATURE_DOTPROD))
 template <bool kWeights>
 SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column) {
-  const auto product = [](Ints a, Ints b) SIMDATTN_LAMBDA { return Ints(a.data * b.data); };
-  sum = sum + product((x << 16) >> 16, (column << 16) >> 16) + product(x >> 16, column >> 16);
+  sum = sum + (x << 16 >> 16) * (column << 16 >> 16) + (x >> 16) * (column >> 16);
 }
 
 #elif SIMDATTN_X86
@@ -93,14 +92,6 @@ SIMDATTN_INLINE void add_products(Ints& sum, Ints& /*more*/, Ints x, Ints column
 #endif
   }
 }
-#elif !SIMDATTN_HIGHWAY
-/// Products of the lower lanes go to `sum`, those of the upper ones to `more`.
-template <bool kWeights>
-SIMDATTN_INLINE void add_products(Ints& sum, Ints& more, Ints x, Ints column) {
-  const int16x8_t a = vreinterpretq_s16_s32(x), b = vreinterpretq_s16_s32(column);
-  sum = vmlal_s16(sum, vget_low_s16(a), vget_low_s16(b));
-  more = vmlal_high_s16(more, a, b);
-}
 #endif
 
 /// Cells of a group of rows, in every block.
@@ -148,13 +139,7 @@ SIMDATTN_INLINE Floats mul_add_pairs(float factor, Floats pairs, Floats sum) {
 #endif
 
 #if !SIMDATTN_PAIRS_OF_HIGHWAY
-SIMDATTN_INLINE Ints total(Ints sum, [[maybe_unused]] Ints more) {
-#if SIMDATTN_NEON && !defined(__ARM_FEATURE_DOTPROD)
-  return vpaddq_s32(sum, more);
-#else
-  return sum;
-#endif
-}
+SIMDATTN_INLINE Ints total(Ints sum, Ints /*more*/) { return sum; }
 #endif
 
 }  // namespace

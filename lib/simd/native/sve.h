@@ -24,6 +24,8 @@ SIMDATTN_INLINE Halves load_halves(const uint16_t* p, All) { return svld1uh_u32(
 SIMDATTN_INLINE Halves load_halves(const uint16_t* p, Lanes part) { return svld1uh_u32(part.mask, p); }
 SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, All) { svst1h_u32(svptrue_b32(), p, v); }
 SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, Lanes part) { svst1h_u32(part.mask, p, v); }
+/// x in all of them.
+SIMDATTN_INLINE Halves repeated_half(uint16_t x) { return Halves(x); }
 SIMDATTN_INLINE Bits32 widen_bits(Halves v) { return v; }
 SIMDATTN_INLINE Halves narrow_bits(Bits32 v) { return v; }
 SIMDATTN_INLINE Floats f32_from_f16(Halves v) { return svcvt_f32_f16_x(svptrue_b32(), svreinterpret_f16_u32(v)); }

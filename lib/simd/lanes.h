@@ -1,33 +1,27 @@
-// Access to some lanes only, 16-bit numbers, movement of 128-bit blocks. Highway has most of it (highway_lanes.h);
-// native/ has what it lacks or what is slower by it, and all that xsimd lacks, in a file per instruction set, on the
-// compiler's own types. vocabulary.md has what each function does.
+// Access to some lanes only, bytes and 16-bit numbers. What a library has is in its _lanes.h; native/ has what is so
+// slow otherwise that a loop loses by it, for each instruction set. Here the rest is made of other operations, for
+// xsimd and for plain.h. vocabulary.md has what each function does.
 #pragma once
 
 #include "lib/simd/machine.h"
 
-#if SIMDATTN_SVE
-#include <arm_neon.h>  // look_up_nibbles
-#endif
-
 #if SIMDATTN_HIGHWAY_LANES
 #include "lib/simd/highway_lanes.h"
-#elif SIMDATTN_XSIMD && !SIMDATTN_SVE
+#elif !SIMDATTN_SVE
+#include "lib/simd/halves.h"
+#if SIMDATTN_XSIMD
+#include "lib/simd/native/f16.h"
 #include "lib/simd/xsimd_lanes.h"
+#endif
 #endif
 #include "lib/simd/order.h"
 
-#if SIMDATTN_PLAIN
-#include "lib/simd/native/plain.h"
-#elif SIMDATTN_AVX512
+#if SIMDATTN_AVX512
 #include "lib/simd/native/avx512.h"
 #elif SIMDATTN_AVX2
 #include "lib/simd/native/avx2.h"
-#elif SIMDATTN_X86
-#include "lib/simd/native/sse.h"
 #elif SIMDATTN_SVE
 #include "lib/simd/native/sve.h"
-#elif SIMDATTN_NEON && !SIMDATTN_HIGHWAY
-#include "lib/simd/native/neon.h"
 #endif
 #include "lib/simd/native/products.h"
 
@@ -52,21 +46,10 @@ template <class V>
 Floats lane_of(Floats table, V index);
 template <class P>
 void widen_four(uint64_t f16_bits, P p);
-template <int k>
-Bits16 upper_bytes(Bits32 v);
 template <class P>
 Bits16 load_scaled_bytes(P p, int n);
-template <class P>
-Floats load_cells(P p, int64_t n);
 
-#if !SIMDATTN_HIGHWAY && (SIMDATTN_PLAIN || SIMDATTN_AVX2 || SIMDATTN_NEON)
-/// For whole registers. memcpy of 16 bytes would go through general registers.
-using StoredHalves [[gnu::aligned(2), gnu::may_alias]] = Halves;
-SIMDATTN_INLINE Halves load_halves(const uint16_t* p, All) { return *reinterpret_cast<const StoredHalves*>(p); }
-SIMDATTN_INLINE void store_halves(Halves v, uint16_t* p, All) { *reinterpret_cast<StoredHalves*>(p) = v; }
-#endif
-
-#if !SIMDATTN_AVX2 && !SIMDATTN_SVE
+#if !SIMDATTN_MASKED_ACCESS
 struct Lanes {
   int64_t from, to;
 };
@@ -78,7 +61,7 @@ SIMDATTN_INLINE Mask mask_of(Lanes part) {
 }
 #endif
 
-#if !SIMDATTN_AVX512 && !SIMDATTN_SVE
+#if !SIMDATTN_MASK_REGISTERS && !SIMDATTN_SVE
 // Some lanes by way of memory, for instruction sets without masked access.
 template <class T>
 SIMDATTN_INLINE void copy_lanes(const T* from, T* to, Lanes part) {
@@ -101,7 +84,7 @@ SIMDATTN_INLINE Bits32 load_bytes(const uint8_t* p, Lanes part) {
   copy_lanes(p, copy, part);
   return load_bytes(copy, All());
 }
-#if !SIMDATTN_AVX2
+#if !SIMDATTN_MASKED_ACCESS
 SIMDATTN_INLINE Floats load(const float* p, Lanes part) {
   float copy[kLanes] = {};
   copy_lanes(p, copy, part);
@@ -117,14 +100,14 @@ SIMDATTN_INLINE void store(Floats v, float* p, Lanes part) {
 #endif
 #endif
 
-#if !SIMDATTN_AVX512 || SIMDATTN_XSIMD
+#if !SIMDATTN_MASK_REGISTERS
 /// m ? a + b : other.
 SIMDATTN_INLINE Floats sum_where(Mask m, Floats a, Floats b, Floats other) { return select(m, a + b, other); }
 #endif
 /// The lanes of four vectors, each a byte, one behind the other.
 template <bool kUnsigned>
 SIMDATTN_INLINE void store_bytes(Ints v0, Ints v1, Ints v2, Ints v3, void* p) {
-#if SIMDATTN_X86
+#if SIMDATTN_X86 && SIMDATTN_HIGHWAY
   const Ints blocks = packed_bytes<kUnsigned>(v0, v1, v2, v3);
   const Ints bytes =
       lanes_from<int32_t>(blocks, blocks, [](size_t i) { return i % (kLanes / 4) * 4 + i / (kLanes / 4); });
@@ -135,7 +118,7 @@ SIMDATTN_INLINE void store_bytes(Ints v0, Ints v1, Ints v2, Ints v3, void* p) {
 }
 /// Byte i of a lane is that of v_i, -128 .. 127.
 SIMDATTN_INLINE Ints cells_of(Ints v0, Ints v1, Ints v2, Ints v3) {
-#if SIMDATTN_AVX2
+#if SIMDATTN_AVX2 && SIMDATTN_HIGHWAY
   const Ints blocks = packed_bytes<false>(v0, v1, v2, v3);
   return lanes_from<uint8_t>(blocks, blocks, [](size_t i) { return i / 16 * 16 + i % 4 * 4 + i % 16 / 4; });
 #else
@@ -144,9 +127,12 @@ SIMDATTN_INLINE Ints cells_of(Ints v0, Ints v1, Ints v2, Ints v3) {
 #endif
 }
 #if !SIMDATTN_HIGHWAY_LANES
-/// x in all of them. Where conversions take 32-bit lanes, in both halves of each: they read the lower one.
-SIMDATTN_INLINE Halves repeated_half(uint16_t x) {
-  return __builtin_bit_cast(Halves, VectorOf<uint16_t, sizeof(Halves)>::type{} + x);
+/// The first n bytes at p, then zeros.
+SIMDATTN_INLINE Floats load_cells(const char* p, int64_t n) {
+  if (n == sizeof(Floats)) return Floats::load_unaligned(p);
+  char copy[sizeof(Floats)] = {};
+  __builtin_memcpy(copy, p, static_cast<size_t>(n));
+  return Floats::load_unaligned(copy);
 }
 
 /// out[i] = table[n], where n is the lower nibble of codes[i] for i < 16, else the upper one of codes[i - 16].
@@ -156,16 +142,12 @@ SIMDATTN_INLINE void look_up_nibbles(const int8_t* table, const uint8_t* codes, 
   __builtin_memcpy(&numbers, table, sizeof numbers);
   __builtin_memcpy(&w, codes, sizeof w);
   const auto look_up = [&](Block index) SIMDATTN_LAMBDA {
-#if SIMDATTN_X86 && defined(__SSSE3__)
-    return __builtin_bit_cast(
-        Block, _mm_shuffle_epi8(__builtin_bit_cast(__m128i, numbers), __builtin_bit_cast(__m128i, index)));
-#elif SIMDATTN_NEON || SIMDATTN_SVE
-    return __builtin_bit_cast(
-        Block, vqtbl1q_u8(__builtin_bit_cast(uint8x16_t, numbers), __builtin_bit_cast(uint8x16_t, index)));
-#else
+#ifdef __clang__
     Block found;
     for (int i = 0; i < 16; ++i) found[i] = numbers[index[i]];
     return found;
+#else
+    return __builtin_shuffle(numbers, index);
 #endif
   };
   const Block lower = look_up(w & 15), upper = look_up(w >> 4);
