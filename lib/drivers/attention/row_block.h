@@ -24,6 +24,10 @@ struct RowBlock {
   int64_t rows = std::min({division.row_block(), index.rows, (sequence.n_q * division.sizes.group) - index.first_row});
   /// Heads of a position that have the same modifiers: all of a group, or 1.
   int64_t heads_at_once = run.modifiers.by_head ? 1 : division.sizes.group;
+  /// All rows see the same keys, unmodified: the ends of what rows see do not decrease, so the first and last row tell.
+  bool alike = rows > heads_at_once && !run.modifiers.any &&
+               visible_interval(problem.scoring, sequence.rules, position_of(0)) ==
+                   visible_interval(problem.scoring, sequence.rules, position_of(rows - 1));
   /// The softmax scales the scores. Modifiers want scaled ones. The largest score is that of the largest product only
   /// if the scale is positive, and -inf stays so only if it is finite; kBF16 takes a subnormal one for 0.
   bool unscaled = arithmetic.scales_in_softmax && !run.modifiers.any &&
@@ -46,8 +50,10 @@ struct RowBlock {
   int64_t head_of(int64_t r) const {
     return index.kv_head * division.sizes.group + (index.first_row + r) % division.sizes.group;
   }
-  /// How many rows from r on, heads of one position, have the same modifiers and see the same keys.
+  /// How many rows from r on, heads of one position or all that are left, have the same modifiers and see the same
+  /// keys.
   int64_t same_from(int64_t r) const {
+    if (alike) return rows - r;        // no fault: what one look at all rows saves
     if (heads_at_once == 1) return 1;  // no fault: the division is what this saves
     return std::min(rows - r, heads_at_once - (index.first_row + r) % heads_at_once);
   }
