@@ -235,7 +235,8 @@ void attention(Call* call) {
   Rows r = read_rows(*call, node.num_heads, node.kv_num_heads);
   const Tensor mask = call->input(3);
   const int64_t batch = r.q.shape[0], heads = r.q.shape[1], n = r.q.shape[2], d = r.v.shape[3];
-  if (batch > 0 && call->is_level(n, r.k.shape[2]) && (!mask || stock_has(mask, n, r.k.shape[2]))) {
+  const int64_t keys = r.k.shape[2];
+  if (batch > 0 && call->is_level(n, keys, heads != r.k.shape[1]) && (!mask || stock_has(mask, n, keys))) {
     const Call::Shape by_row{{batch, n, heads * d}, 3}, by_head{{batch, heads, n, d}, 4};
     return call->give_back({r.rank == 3 ? by_row : by_head});
   }

@@ -303,9 +303,10 @@ void find_level_calls(const Values& in, Node* node) {
     case Kind::kAttention:
       // ONNX Runtime has no present without a past.
       if (!f32 || in.has(4) || in.has(6) || node->outputs != 1) break;
+      node->level_by_rows = !in.has(3) && node->causal == 0;
       node->first_level_row = in.has(3) ? 1 : 5;
-      node->last_level_row = in.has(3) ? 64 : node->causal != 0 ? 48 : 192;
-      node->last_level_key = in.has(3) ? 64 : node->causal != 0 ? 32 : 64;
+      node->last_level_row = in.has(3) ? 64 : node->causal != 0 ? 48 : INT64_MAX;
+      node->last_level_key = in.has(3) ? 64 : node->causal != 0 ? 32 : 320;
       break;
     case Kind::kRotary:
       if (node->element == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16 && node->interleaved == 0) node->last_level_row = 1;
@@ -322,14 +323,15 @@ void find_level_calls(const Values& in, Node* node) {
 
 /// Whether each call of the node is one of those, by shapes that the model states. What a mask hides is not known.
 bool is_always_level(const Values& in, const Node& node) {
-  const auto rows_of = [&](size_t input) {
-    const Known x = known_of(in.infos[input]);
-    return x.dims.size() < 3 ? -1 : x.dims[x.dims.size() - 2];
+  const auto dims_of = [&](size_t input) {
+    const std::vector<int64_t> dims = in.has(input) ? known_of(in.infos[input]).dims : std::vector<int64_t>{};
+    return dims.size() < 3 ? std::vector<int64_t>(3, -1) : dims;
   };
-  const int64_t rows = rows_of(0);
-  if (rows < node.first_level_row || rows > node.last_level_row) return false;
-  if (node.kind != Kind::kAttention) return true;
-  return !in.has(3) && in.has(1) && rows_of(1) >= 0 && rows_of(1) <= node.last_level_key;
+  const std::vector<int64_t> q = dims_of(0), k = dims_of(1);
+  const int64_t rows = q[q.size() - 2], keys = k[k.size() - 2];
+  if (node.kind != Kind::kAttention) return node.is_level(rows, 1, false);
+  const bool own_keys = q.size() == 4 ? q[1] > 0 && q[1] == k[1] : node.num_heads == node.kv_num_heads;
+  return !in.has(3) && node.is_level(rows, keys, !own_keys);
 }
 
 /// How many values there are, without those behind the last one that has a name.
@@ -343,6 +345,12 @@ int count_of(const Values& v) {
 
 Values inputs_of(const OrtNode* node) { return values_of(node, false); }
 Values outputs_of(const OrtNode* node) { return values_of(node, true); }
+
+bool Node::is_level(int64_t rows, int64_t keys, bool grouped) const {
+  if (rows < first_level_row || rows > last_level_row || keys < 1 || keys > last_level_key) return false;
+  constexpr int64_t kFewRows = 16, kScores = 1024 * 320;  // of a head: more of them leave the cache
+  return !level_by_rows || (keys <= (grouped ? 2 : 4) * std::max(rows, kFewRows) && rows * keys <= kScores);
+}
 
 Verdict examine(const OrtNode* node, Node* result, std::string* reason) {
   const Operator* const op = operator_of(node);

@@ -31,10 +31,16 @@ struct Node {
   /// Where ONNX Runtime's kernel is as fast: from the first to the last number of rows, with so many keys at most.
   /// Other calls of the node are worth taking.
   int64_t first_level_row = 1, last_level_row = 0, last_level_key = INT64_MAX;
+  /// Rows limit the keys too, because a kernel for few rows is faster here, and many scores take memory there.
+  bool level_by_rows = false;
   int inputs = 0, outputs = 0;  // how many there are, up to the last one that is not ""
   /// Which input of the node that ONNX Runtime runs is input i of the operator; -1: absent.
   std::array<int, kInputs> input;
   std::array<int, kOutputs> output;
+
+  /// Whether a call of so many rows and keys is one for ONNX Runtime's kernel. `grouped`: heads share keys, of which
+  /// that kernel makes copies.
+  bool is_level(int64_t rows, int64_t keys, bool grouped) const;
 };
 
 /// Inputs or outputs of a node: their names, "" where one is absent, and what is known of them.

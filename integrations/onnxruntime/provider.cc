@@ -126,7 +126,8 @@ struct Provider : OrtEp {
     if (maker == nullptr) maker = std::make_shared<StockMaker>();
     OrtOp* const stock = maker->make(node, read);
     if (stock != nullptr)
-      say(settings, logger, "gives " + read.name + " back where few rows come, for which ONNX Runtime is as fast");
+      say(settings, logger,
+          "gives " + read.name + " back where few rows or keys come, for which ONNX Runtime is as fast");
     return stock;
   }
 

@@ -38,13 +38,15 @@ void rotary_embedding(Call* call) {
   const Rotation r = make_rotation(call, cos_at, table, places);
   const Tensor out = x.rank == 3 ? call->output(0, {batch, n, x.dim[2]}) : call->output(0, {batch, heads, n, d});
   if (x.size() == 0) return;
-  // A head at a time gives threads enough to share; few bytes are one call.
+  // Heads of some 64 KB together give threads enough to share; few bytes are one call.
   const int64_t size = sa::dtype_bytes(type), bytes = 4 * x.size() * size;
-  const int64_t together = call->shares(bytes) ? 1 : heads, parts = heads / together;
+  const int64_t most = call->shares(bytes) ? std::clamp<int64_t>(bytes / batch >> 16, 1, heads) : 1;
+  const int64_t together = (heads + most - 1) / most, parts = (heads + together - 1) / together;
   call->check(call->parallel(batch * parts, bytes, [&](int64_t job) {
-    const int64_t b = job / parts, at = (b * stride[0] + job % parts * stride[1]) * size;
+    const int64_t b = job / parts, head = job % parts * together;
+    const int64_t n_heads = std::min(together, heads - head), at = (b * stride[0] + head * stride[1]) * size;
     const auto rows = [&](char* p) {
-      return sa::View<4>(p + at, type, {1, together, n, d}, {0, stride[1], stride[2], 1});
+      return sa::View<4>(p + at, type, {1, n_heads, n, d}, {0, stride[1], stride[2], 1});
     };
     return sa::rope(rows(x.bytes()), r.cos, r.sin, r.positions(b), rows(out.bytes()), r.options);
   }));

@@ -65,9 +65,8 @@ class Call {
   void check(const sa::Status& status) const;
 
   /// Whether a call of so many rows and keys is one of give_back().
-  bool is_level(int64_t rows, int64_t keys = 1) const {
-    return stock_ != nullptr && rows >= node.first_level_row && rows <= node.last_level_row && keys >= 1 &&
-           keys <= node.last_level_key;
+  bool is_level(int64_t rows, int64_t keys = 1, bool grouped = false) const {
+    return stock_ != nullptr && node.is_level(rows, keys, grouped);
   }
   /// The call by ONNX Runtime's kernel, which checks its inputs, into outputs of these shapes.
   struct Shape {

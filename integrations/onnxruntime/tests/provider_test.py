@@ -230,20 +230,51 @@ def test_few_rows_are_given_back(rank, mask, causal, capfd):
     heads = {'q_num_heads': HQ, 'kv_num_heads': HK} if rank == 3 else {}
     model = models.of_one_node('Attention', list(feed_of(2).items()), [('out', np.float32, rank)], is_causal=causal, **heads)
     ours, theirs = models.session(model, True, 2, log='1'), models.session(model, False, 2)
-    assert "gives Attention 'node' back where few rows come" in capfd.readouterr().err
+    assert "gives Attention 'node' back where few rows or keys come" in capfd.readouterr().err
     same = {}
-    for n in (16, 32, 33, 64, 150):
+    for n in (16, 32, 33, 64, 330):
         feed = feed_of(n)
         got, wanted = ours.run(None, feed)[0], theirs.run(None, feed)[0]
         np.testing.assert_allclose(got, wanted, atol=1e-5)
         same[n] = got.tobytes() == wanted.tobytes()
-    assert same == {16: True, 32: True, 33: not causal, 64: not causal, 150: False}
+    assert same == {16: True, 32: True, 33: not causal, 64: not causal, 330: False}
     if mask is bool:  # where ONNX Runtime's kernel has another answer
         feed = feed_of(16)
         feed['mask'][3] = False
         assert (ours.run(None, feed)[0][:, :, 3] == 0).all()
     with pytest.raises(Exception, match="Attention 'node': input V has other numbers"):
         ours.run(None, feed_of(4) | {'V': feed_of(5)['V']})
+
+
+@pytest.mark.parametrize('stated', [False, True])
+@pytest.mark.parametrize('rank', [3, 4])
+@pytest.mark.parametrize('heads, rows, keys, back', [
+    (HQ, 4, 8, False), (HQ, 5, 64, True), (HQ, 5, 65, False), (HQ, 24, 96, True), (HQ, 24, 97, False), (HQ, 197, 197, True),
+    (HQ, 1024, 320, True), (HQ, 1025, 320, False), (HQ, 128, 321, False), (HK, 5, 32, True), (HK, 5, 33, False),
+    (HK, 64, 128, True), (HK, 64, 129, False)])
+def test_rows_that_see_all_keys_are_given_back(heads, rows, keys, back, rank, stated, capfd):
+    q, k = ([rows, HQ * D], [keys, heads * D]) if rank == 3 else ([HQ, rows, D], [heads, keys, D])
+    feed = {'Q': numbers(1, *q), 'K': numbers(1, *k), 'V': numbers(1, *k)}
+    counts = {'q_num_heads': HQ, 'kv_num_heads': heads} if rank == 3 else {}
+    model = models.of_one_node('Attention', list(feed.items()), [('out', np.float32, rank)], fixed=stated, **counts)
+    ours, theirs = models.session(model, True, log='1'), models.session(model, False)
+    assert ('left 1' in capfd.readouterr().err) == (stated and back)
+    got, wanted = ours.run(None, feed)[0], theirs.run(None, feed)[0]
+    np.testing.assert_allclose(got, wanted, atol=1e-5)
+    assert (got.tobytes() == wanted.tobytes()) == back
+
+
+@pytest.mark.parametrize('rank', [3, 4])
+@pytest.mark.parametrize('heads, n', [(5, 8), (5, 64), (3, 256), (32, 4)])
+def test_rotation_in_parts(heads, n, rank):
+    """Heads that threads divide, some into parts that are not alike."""
+    t, d = np.float16, 64
+    x = numbers(2, heads, n, d, t=t) if rank == 4 else numbers(2, n, heads * d, t=t)
+    ids, table = np.stack([np.arange(n), np.arange(n)[::-1]]), numbers(2, 300, d // 2, t=t)
+    inputs = [('X', x), ('ids', ids), ('cos', table[0]), ('sin', table[1])]
+    model = models.of_one_node('RotaryEmbedding', inputs, [('out', t, rank)], 17, 'com.microsoft', num_heads=heads)
+    got, wanted = (models.session(model, ours, 2).run(None, dict(inputs))[0] for ours in (True, False))
+    np.testing.assert_allclose(got.astype(np.float32), wanted.astype(np.float32), atol=2e-2, rtol=1e-2)
 
 
 @pytest.mark.parametrize('t', [np.float16, np.float32])
