@@ -182,9 +182,11 @@ class Columns {
     float* const decay = w_.decay;
     const int64_t n = tokens * each;
     load(decays, head_, t, 0, each, decay, each);
-    for (int64_t i = 0; i < n; ++i) decay[i] = decay[i] > kMost ? kMost : decay[i];
+    // Almost always there is none, and a kernel looks faster than these loops write.
+    const bool large = uk_.above(decay, std::nextafter(kMost, 0.0f), n, 0, nullptr) > 0;
+    for (int64_t i = 0; large && i < n; ++i) decay[i] = decay[i] > kMost ? kMost : decay[i];
     uk_.exp(decay, decay, n);
-    for (int64_t i = 0; i < n; ++i) decay[i] = decay[i] >= most ? kInf : decay[i];
+    for (int64_t i = 0; large && i < n; ++i) decay[i] = decay[i] >= most ? kInf : decay[i];
     for (int64_t i = 0; i < tokens; ++i) w_.clears[i] = uk_.any_zero(decay + i * each, each);
   }
 
