@@ -170,8 +170,20 @@ SIMDATTN_INLINE void store_pairs(Floats even, Floats odd, bf16* p) {
 }
 SIMDATTN_INLINE void store_numbers(Floats v0, Floats v1, bf16* p) {
   const Bits32 b0 = plus_half(v0), b1 = plus_half(v1);
+#if SIMDATTN_AVX2 && !SIMDATTN_AVX512
+  // Two shuffles sort both halves of all words, which odds() and evens() would do by themselves.
+  const auto upper_then_lower = [](Bits32 v) SIMDATTN_LAMBDA {
+    return lanes_from<uint8_t>(v, v,
+                               [](size_t i) { return i / 16 * 16 + i % 8 / 2 * 4 + (i % 16 < 8 ? 2 : 0) + i % 2; });
+  };
+  const Bits32 s0 = upper_then_lower(b0), s1 = upper_then_lower(b1);
+  const Bits16 blocks =
+      ties_to_even(cast_bits<uint16_t>(zip_lo<uint64_t>(s0, s1)), cast_bits<uint16_t>(zip_hi<uint64_t>(s0, s1)));
+  lanes_from<uint64_t>(blocks, blocks, [](size_t i) { return i % 2 * 2 + i / 2; }).store_unaligned(raw(p));
+#else
   const Bits32 upper = odds<uint16_t>(b0, b1), lower = evens<uint16_t>(b0, b1);
   ties_to_even(cast_bits<uint16_t>(upper), cast_bits<uint16_t>(lower)).store_unaligned(raw(p));
+#endif
 }
 
 /// kLanes pairs of bf16, and their even and odd numbers: one operation each, where widening in order takes two.

@@ -80,11 +80,23 @@ SIMDATTN_INLINE Bits16 upper_words(Bits32 e, Bits32 o) {
 }
 #endif
 
+/// a and b, one behind the other. (By way of memory, blocks stored apart would wait to be loaded together.)
+template <class V>
+SIMDATTN_INLINE auto joined(V a, V b) {
+  return [&]<size_t... kLane>(std::index_sequence<kLane...>) SIMDATTN_LAMBDA {
+    return __builtin_shufflevector(a, b, kLane...);
+  }(std::make_index_sequence<2 * sizeof(V) / sizeof(float)>());
+}
 template <class Address>
 SIMDATTN_INLINE Floats load_blocks_at(const Address& address) {
-  Floats r;
-  for (int64_t b = 0; b < kLanes / 4; ++b) __builtin_memcpy(reinterpret_cast<char*>(&r) + 16 * b, address(b), 16);
-  return r;
+  const auto at = [&](int64_t b) SIMDATTN_LAMBDA {
+    VectorOf<float, 16>::type v;
+    __builtin_memcpy(&v, address(b), sizeof v);
+    return v;
+  };
+  if constexpr (kLanes == 4) return Floats::of(at(0));
+  else if constexpr (kLanes == 8) return Floats::of(joined(at(0), at(1)));
+  else return Floats::of(joined(joined(at(0), at(1)), joined(at(2), at(3))));
 }
 #endif
 #if !SIMDATTN_HIGHWAY_LANES && !(SIMDATTN_XSIMD && SIMDATTN_X86)
